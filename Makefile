@@ -1,0 +1,67 @@
+# `make help` lists the targets. Needs python3 (with pip and venv) and make, nothing else.
+
+PYTHON      ?= python3
+VENV        ?= .venv
+PYTEST_ARGS ?= -n 2
+
+BIN := $(abspath $(VENV))/bin
+PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
+
+# One stamp for the package with its dependencies, one for the tools of a developer on top.
+RUN := $(VENV)/.stamp-run
+DEV := $(VENV)/.stamp-dev
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help venv test unit lint types format demo bench docs clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+venv: $(DEV) ## Create the virtual environment (done once; again when a dependency changes)
+
+$(RUN): pyproject.toml constraints.txt
+	@echo "== installing ckptmorph into $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) -e .
+	@touch $@
+
+$(DEV): pyproject.toml constraints.txt
+	@echo "== installing ckptmorph and the development tools into $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) -e '.[dev]'
+	@touch $(RUN) $@
+
+test: lint types unit ## Everything that must hold before a change lands: lint, types, all tests
+
+unit: $(DEV) ## Only the tests (PYTEST_ARGS="-k name" narrows them)
+	@echo "== pytest"
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(DEV) ## Rules, formatting and the direction of imports
+	@echo "== ruff"
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --quiet --check . || { echo "not formatted: run make format"; exit 1; }
+	@echo "== import-linter"
+	@out=$$($(BIN)/lint-imports 2>&1) || { echo "$$out"; exit 1; }
+
+types: $(DEV) ## Types, strictly
+	@echo "== mypy"
+	@$(BIN)/mypy --no-error-summary ckptmorph $(wildcard tools)
+
+format: $(DEV) ## Format the code and apply the safe fixes
+	@$(BIN)/ruff check --quiet --fix .
+	@$(BIN)/ruff format .
+
+demo: $(RUN) ## Install what is needed and show a conversion from end to end
+	@PATH="$(BIN):$$PATH" bash scripts/demo.sh
+
+bench: $(DEV) ## Measure time and memory
+	@$(BIN)/python -m benchmarks
+
+docs: $(DEV) ## Regenerate what is generated: JSON Schema, CLI reference, support matrix
+	@$(BIN)/python -m tools.generate
+
+clean: ## Remove the virtual environment, builds and caches
+	@rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

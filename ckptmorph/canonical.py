@@ -1,0 +1,126 @@
+"""Reading a checkpoint into the canonical form: tensors under one name, facts with evidence, nothing guessed.
+
+Enumerate, then match exactly: schema, config and shapes give the finite list of expected tensors; what is expected
+and absent is missing, what is present and not expected is unexpected, and both stop a conversion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from ckptmorph.facts import Known
+from ckptmorph.findings import Finding, errors_in
+from ckptmorph.names import Canon
+from ckptmorph.ops.nodes import Node
+from ckptmorph.schema.codecs import Context
+from ckptmorph.schema.models import Algorithm, Layout
+from ckptmorph.schema.registry import Registry
+from ckptmorph.target import Target
+
+
+class Shaped(Protocol):
+    """What we need to know of a tensor in a file: dtype name and shape."""
+
+    @property
+    def dtype(self) -> str: ...
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user and the surroundings say, beyond the checkpoint itself.
+
+    Attributes:
+        target: what is known about the target model.
+        given: facts stated by the user, by name.
+        trusted: facts from a side-car that still fits its checkpoint.
+        aux_layers: ids in the source's own numbering, given by the user.
+        map_form: form of the vocabulary map, forced by the user.
+        assume: whether the schemas' assumable defaults may be used.
+        source_release, target_release: engine releases by engine name.
+    """
+
+    target: Target = Target()
+    given: Mapping[str, Known] = field(default_factory=dict)
+    trusted: Mapping[str, Known] = field(default_factory=dict)
+    aux_layers: tuple[int, ...] | None = None
+    map_form: str | None = None
+    assume: bool = False
+    releases: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Drafter:
+    """A drafter in canonical form.
+
+    Attributes:
+        tensors: canonical name to where its bytes come from.
+        names: canonical name to the name in the file (only for tensors taken whole).
+        derivable: canonical tensors that are absent but can be computed.
+        facts: by name, with evidence.
+        dropped: names in the file that are left out, with the reason.
+        unread: config paths that no line of the layout mentions.
+        findings: everything noticed; errors mean that it must not be converted.
+    """
+
+    algorithm: Algorithm
+    layout: Layout
+    tensors: dict[str, Node] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+    canon: dict[str, Canon] = field(default_factory=dict)
+    derivable: dict[str, Node] = field(default_factory=dict)
+    facts: dict[str, Known] = field(default_factory=dict)
+    dropped: dict[str, str] = field(default_factory=dict)
+    unread: list[str] = field(default_factory=list)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def env(self) -> dict[str, Any]:
+        """All known facts by name and by symbol, for expressions."""
+        return environment(self.algorithm, self.facts)
+
+    @property
+    def errors(self) -> list[Finding]:
+        return errors_in(self.findings)
+
+
+def environment(hub: Algorithm, facts: Mapping[str, Known]) -> dict[str, Any]:
+    """Facts as an expression environment: by name, dimensions also by symbol."""
+    env = {name: known.value for name, known in facts.items()}
+    env.update({symbol: env[fact] for symbol, fact in hub.dims.items() if fact in env})
+    return env
+
+
+def codec_context(
+    registry: Registry,
+    algorithm: str,
+    request: Request,
+    dims: Mapping[str, Any],
+    facts: Mapping[str, Known] | None = None,
+) -> Context:
+    """What codecs may need: target, dimensions, and how engines read auxiliary ids.
+
+    The target's class comes from the request, else from what the drafter itself says about its target.
+    """
+    engines = registry.engines_of(algorithm)
+    stated = (facts or {}).get("target_architectures")
+    stated_class = stated.value[0] if stated is not None and stated.value else None
+    return Context(
+        dims=dims,
+        n=request.target.layers,
+        target_class=request.target.architecture or stated_class,
+        captures={engine.engine: engine.capture for engine in engines},
+        releases={
+            engine.engine: (request.releases[engine.engine],) if engine.engine in request.releases
+            else tuple(engine.releases)
+            for engine in engines
+        },
+    )
+
+
+ReadTensor = Callable[[str], bytes]

@@ -1,0 +1,111 @@
+"""One tree of errors. Each carries data, a stable code and a hint; rendering happens in ``cli.render`` only.
+
+The exit codes are part of the public interface (see ``docs/exit-codes`` in the README):
+0 fine, 1 findings, 2 usage, 3 unusable input, 4 refused, 5 IO, 70 our own bug.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ckptmorph.findings import Finding
+
+
+class CkptmorphError(Exception):
+    """Root of every error that ckptmorph raises on purpose.
+
+    Attributes:
+        code: stable kebab-case identifier of the kind of fault.
+        message: one sentence that names the tensor, key or file and its value.
+        where: file, tensor or config key the fault lies in.
+        expected, got: the two sides of a contradiction, printable.
+        hint: what probably happened, or the nearest right name.
+        next: a command (or option) that takes the user further.
+        findings: the single problems behind a summary error, if there are several.
+    """
+
+    exit_code = 70
+    default_code = "internal"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str | None = None,
+        where: str | None = None,
+        expected: Any = None,
+        got: Any = None,
+        hint: str | None = None,
+        next: str | None = None,
+        findings: Iterable[Finding] = (),
+    ) -> None:
+        super().__init__(message)
+        self.code = code or self.default_code
+        self.message = message
+        self.where = where
+        self.expected = expected
+        self.got = got
+        self.hint = hint
+        self.next = next
+        self.findings: tuple[Finding, ...] = tuple(findings)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The error as plain data, the way ``--json`` prints it."""
+        data: dict[str, Any] = {"code": self.code, "message": self.message}
+        for key in ("where", "expected", "got", "hint", "next"):
+            value = getattr(self, key)
+            if value is not None:
+                data[key] = value
+        if self.findings:
+            data["findings"] = [f.model_dump(mode="json", exclude_none=True) for f in self.findings]
+        return data
+
+
+class UsageError(CkptmorphError):
+    """The call itself is wrong: an unknown name, contradicting options, an output that exists."""
+
+    exit_code = 2
+    default_code = "usage"
+
+
+class InputError(CkptmorphError):
+    """The input cannot be used: broken, incomplete, or not a drafter."""
+
+    exit_code = 3
+    default_code = "unusable-input"
+
+
+class SchemaError(InputError):
+    """A schema file is wrong. ``where`` is ``file:line:column``."""
+
+    default_code = "bad-schema"
+
+
+class RefusedError(CkptmorphError):
+    """We understand the input but must not do what was asked: a guard, a loss, an open question."""
+
+    exit_code = 4
+    default_code = "refused"
+
+
+class IOFailure(CkptmorphError):
+    """The operating system said no while reading or writing."""
+
+    exit_code = 5
+    default_code = "io"
+
+
+class InternalError(CkptmorphError):
+    """Our own output failed our own check. Nothing is left behind; please report it."""
+
+    exit_code = 70
+    default_code = "internal"
+
+
+def did_you_mean(name: str, known: Iterable[str], *, cutoff: float = 0.72) -> str | None:
+    """The known name closest to ``name``, or None when nothing is close."""
+    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
+    return matches[0] if matches else None

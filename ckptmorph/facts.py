@@ -1,0 +1,281 @@
+"""Facts with evidence: normalised config values and where each of them comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ckptmorph.errors import UsageError, did_you_mean
+from ckptmorph.findings import Finding, Value, error, warning
+from ckptmorph.schema.codecs import CODECS, CodecFault, Context
+from ckptmorph.schema.expr import ExprError, Unknown, parse
+from ckptmorph.schema.models import Algorithm, Cite, Entry, Fact
+from ckptmorph.schema.paths import ABSENT, get_path
+from ckptmorph.schema.versions import covers
+
+EvidenceKind = Literal[
+    "config", "tensors", "user", "side-car", "target", "default", "assumed", "fixed", "derived", "constant", "original"
+]
+
+
+class Evidence(Value):
+    """Why we believe a value.
+
+    Attributes:
+        kind: where it comes from, in the order of trust: the user, tensors, the config, a documented default.
+        at: config path, tensor or option.
+        because: for defaults and fixed values, the documented reason.
+        source: for defaults and fixed values, where that was read.
+    """
+
+    kind: EvidenceKind
+    at: str | None = None
+    because: str | None = None
+    source: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.at}" if self.at else self.kind
+
+
+class Known(Value):
+    """A fact's value with its evidence."""
+
+    value: Any
+    evidence: Evidence
+
+
+@dataclass
+class Said:
+    """What a config says about facts: one value per fact, and everything that went wrong reading it."""
+
+    values: dict[str, Known] = field(default_factory=dict)
+    defaults: dict[str, Known] = field(default_factory=dict)
+    missing: list[Entry] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+
+
+def cite(source: Cite | list[Cite] | None) -> str | None:
+    """Sources as one line."""
+    if source is None:
+        return None
+    return "; ".join(str(s) for s in (source if isinstance(source, list) else [source]))
+
+
+def active(entries: Iterable[Entry], release: str | None) -> list[Entry]:
+    """The lines that apply to a release."""
+    return [entry for entry in entries if covers(entry.versions, release)]
+
+
+def read_config(hub: Algorithm, entries: Iterable[Entry], config: Mapping[str, Any], ctx: Context) -> Said:
+    """Read all facts that the config states. Defaults are kept apart, computed by `apply_defaults`."""
+    said = Said()
+    for entry in entries:
+        if entry.fact is None or not _reads(entry, ctx.dims):
+            continue
+        if entry.has_fixed:
+            if isinstance(entry.fixed, str) and entry.fixed.startswith("="):
+                continue  # computed with the defaults, once the dimensions are known
+            evidence = Evidence(kind="fixed", because=entry.because, source=cite(entry.source))
+            said.values.setdefault(entry.fact, Known(value=entry.fixed, evidence=evidence))
+            continue
+        spoken = list(_spoken(hub, entry, config, ctx, said))
+        if entry.pick != "agree":
+            spoken = _picked(entry, spoken)
+        for path, value in spoken:
+            _keep(said, entry.fact, value, path)
+    return said
+
+
+def _picked(entry: Entry, spoken: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """One of several places, the way a reader that does not compare them picks."""
+    if entry.pick == "any":
+        return [next((item for item in spoken if item[1]), *spoken[:1])] if spoken else []
+    return spoken[:1]
+
+
+def _reads(entry: Entry, env: Mapping[str, Any]) -> bool:
+    return entry.read_when is None or bool(parse(entry.read_when).known(env))
+
+
+def _spoken(
+    hub: Algorithm, entry: Entry, config: Mapping[str, Any], ctx: Context, said: Said
+) -> Iterator[tuple[str, Any]]:
+    for path in entry.paths:
+        try:
+            value = CODECS[entry.codec].read(config, path, entry.args, ctx)
+            if value is ABSENT or (value is None and entry.null_means_absent and entry.codec == "plain"):
+                continue
+            assert entry.fact is not None
+            yield _display(entry, path), typed(hub.facts[entry.fact], value, path)
+        except CodecFault as exc:
+            said.findings.append(error(exc.code, exc.message, where=_display(entry, path), next=exc.next))
+
+
+def _display(entry: Entry, path: str) -> str:
+    if entry.codec in ("rope_theta", "rope_scaling", "windows"):
+        name = {"windows": "layer_types/sliding_window"}.get(entry.codec, entry.codec)
+        return f"{path}.{name}" if path else name
+    return path
+
+
+def _keep(said: Said, fact: str, value: Any, path: str) -> None:
+    before = said.values.get(fact)
+    if before is None:
+        said.values[fact] = Known(value=value, evidence=Evidence(kind="config", at=path))
+    elif before.value != value and before.evidence.kind == "config":
+        said.findings.append(
+            error(
+                "contradicting-fields",
+                f"{fact} is {before.value!r} at {before.evidence.at} but {value!r} at {path}",
+                where=path,
+                expected=before.value,
+                got=value,
+                next="correct the config: both places must say the same",
+            )
+        )
+
+
+def apply_defaults(hub: Algorithm, entries: Iterable[Entry], env: Mapping[str, Any], said: Said) -> None:
+    """Compute the documented defaults that can be computed under ``env``."""
+    for entry in entries:
+        fixed = isinstance(entry.fixed, str) and entry.fixed.startswith("=")
+        if entry.fact is None or not (entry.has_default or fixed) or entry.fact in said.defaults:
+            continue
+        if not _reads(entry, env):
+            continue
+        value = entry.fixed if fixed else entry.default
+        if isinstance(value, str) and value.startswith("="):
+            value = parse(value[1:]).known(env)
+            if value is None:
+                continue
+        evidence = Evidence(
+            kind="fixed" if fixed else "default",
+            at=entry.paths[0] if entry.paths else None,
+            because=entry.because,
+            source=cite(entry.source),
+        )
+        said.defaults[entry.fact] = Known(value=typed(hub.facts[entry.fact], value, entry.fact), evidence=evidence)
+
+
+def assume(entries: Iterable[Entry], env: Mapping[str, Any]) -> dict[str, Known]:
+    """The values that ``--assume-default`` allows, where the schema declares one and it can be computed."""
+    out: dict[str, Known] = {}
+    for entry in entries:
+        if entry.fact is None or entry.assumable is None or entry.fact in out:
+            continue
+        try:
+            value = parse(entry.assumable).value(env)
+        except (Unknown, ExprError):
+            continue
+        evidence = Evidence(kind="assumed", at="--assume-default", because=entry.assumable, source=cite(entry.source))
+        out[entry.fact] = Known(value=value, evidence=evidence)
+    return out
+
+
+def typed(fact: Fact, value: Any, where: str) -> Any:
+    """Check a value against the fact's type. Raises CodecFault with what it is and what it must be."""
+    if value is None:
+        return None
+    wrong = CodecFault(f"{where} is {value!r}, not {_ARTICLE[fact.type]}")
+    if fact.type == "bool" and not isinstance(value, bool):
+        raise wrong
+    if fact.type == "int" and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+        raise wrong
+    if fact.type == "float":
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise wrong
+        return float(value)
+    if fact.type in ("str", "dtype") and not isinstance(value, str):
+        raise wrong
+    if fact.type in ("list", "states") and not isinstance(value, list):
+        raise wrong
+    if fact.choices and value not in fact.choices:
+        raise CodecFault(f"{where} is {value!r}; known are {', '.join(map(str, fact.choices))}")
+    return value
+
+
+_ARTICLE = {
+    "bool": "true or false",
+    "int": "a whole number",
+    "float": "a number",
+    "str": "a text",
+    "dtype": "the name of a dtype",
+    "list": "a list",
+    "states": "a list of states",
+    "any": "a value",
+}
+
+
+def parse_given(hub: Algorithm, pairs: Mapping[str, str]) -> dict[str, Known]:
+    """Facts given as text (``--set norm_before_residual=false``), typed. Raises UsageError with the nearest name."""
+    import json
+
+    out: dict[str, Known] = {}
+    for name, text in pairs.items():
+        fact = hub.facts.get(name)
+        if fact is None:
+            close = did_you_mean(name, hub.facts)
+            raise UsageError(
+                f"there is no fact {name!r} in algorithm {hub.algorithm}",
+                code="unknown-fact",
+                hint=f"did you mean {close}?" if close else f"known: {', '.join(sorted(hub.facts))}",
+            )
+        value: Any = text
+        if fact.type not in ("str", "dtype"):
+            try:
+                value = json.loads(text)
+            except ValueError:
+                value = text
+        try:
+            value = typed(fact, value, f"--set {name}")
+        except CodecFault as exc:
+            raise UsageError(exc.message, code="bad-fact") from None
+        out[name] = Known(value=value, evidence=Evidence(kind="user", at=f"--set {name}"))
+    return out
+
+
+def unread_fields(entries: Iterable[Entry], ignored: Iterable[str], config: Mapping[str, Any]) -> list[str]:
+    """Leaf paths of the config that no line of the schema mentions."""
+    from ckptmorph.schema.paths import leaves
+
+    heads = set(ignored)
+    for entry in entries:
+        for path in entry.paths + entry.also_write + ([entry.set] if entry.set else []):
+            heads |= _touched(entry.codec, path)
+    return [
+        path
+        for path, _ in leaves(dict(config))
+        if not any(path == head or path.startswith(head + ".") or head.startswith(path + ".") for head in heads)
+    ]
+
+
+_TOUCHES = {
+    "rope_theta": ("rope_theta", "rope_scaling", "rope_parameters"),
+    "rope_scaling": ("rope_theta", "rope_scaling", "rope_parameters"),
+    "windows": ("layer_types", "sliding_window", "use_sliding_window", "max_window_layers"),
+}
+
+
+def _touched(codec: str, path: str) -> set[str]:
+    names = _TOUCHES.get(codec)
+    if names is None:
+        return {path}
+    return {f"{path}.{name}" if path else name for name in names}
+
+
+def layer_id_candidates(paths: Iterable[str], config: Mapping[str, Any]) -> list[Finding]:
+    """Unknown lists of small integers: they may be layer ids under a name of somebody's own."""
+    out = []
+    for path in paths:
+        value = get_path(config, path)
+        if isinstance(value, list) and value and all(type(i) is int and -1 <= i <= 1024 for i in value):
+            out.append(
+                warning(
+                    "layer-id-candidate",
+                    f"{path} is {value}: an unknown list of small integers that may be auxiliary layer ids; not used",
+                    where=path,
+                    next="--aux-layers or --aux-states if they are",
+                )
+            )
+    return out

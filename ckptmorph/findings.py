@@ -1,0 +1,76 @@
+"""Findings: the results of checks, as frozen values that print, compare and serialise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Value(BaseModel):
+    """Base of all public value types: frozen, strict about unknown fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+
+class Severity(str, Enum):
+    """How bad a finding is. An error stops a conversion and fails ``verify``."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTE = "note"
+
+
+_ORDER = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.NOTE: 2}
+
+
+class Finding(Value):
+    """One result of a check.
+
+    Attributes:
+        code: stable kebab-case identifier.
+        severity: error, warning or note.
+        message: a sentence that names the tensor or key and the value.
+        where: tensor, config key or file.
+        expected, got: the two sides, when there are two.
+        hint: likely cause or nearest right name.
+        next: the next command or option.
+        source: repository, path and release that the rule was read from, if it is about a framework.
+    """
+
+    code: str
+    severity: Severity
+    message: str
+    where: str | None = None
+    expected: Any = None
+    got: Any = None
+    hint: str | None = None
+    next: str | None = None
+    source: str | None = None
+
+
+def error(code: str, message: str, **more: Any) -> Finding:
+    """A finding that stops a conversion."""
+    return Finding(code=code, severity=Severity.ERROR, message=message, **more)
+
+
+def warning(code: str, message: str, **more: Any) -> Finding:
+    """A finding that the user should read before trusting the result."""
+    return Finding(code=code, severity=Severity.WARNING, message=message, **more)
+
+
+def note(code: str, message: str, **more: Any) -> Finding:
+    """A finding that only reports what was decided."""
+    return Finding(code=code, severity=Severity.NOTE, message=message, **more)
+
+
+def errors_in(findings: Iterable[Finding]) -> list[Finding]:
+    """Only the errors."""
+    return [f for f in findings if f.severity is Severity.ERROR]
+
+
+def by_severity(findings: Iterable[Finding]) -> list[Finding]:
+    """Errors first, then warnings, then notes; otherwise in the order found."""
+    return sorted(findings, key=lambda f: _ORDER[f.severity])

@@ -1,0 +1,185 @@
+"""Matching the names in a file against a layout: wrappers and prefixes, expected, unexpected, missing, duplicates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ckptmorph.errors import did_you_mean
+from ckptmorph.findings import Finding, error, note
+from ckptmorph.names import Canon, Spelling, count_index, enumerate_tensors, read_as
+from ckptmorph.schema.models import Algorithm, Layout
+from ckptmorph.schema.template import template
+
+
+@dataclass
+class Stripped:
+    """Names after taking off what all of them share. ``real`` maps the short name to the one in the file."""
+
+    real: dict[str, str] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+
+
+def strip_prefixes(names: Iterable[str], wrappers: list[str], prefixes: list[str], free: Iterable[str]) -> Stripped:
+    """Take off training wrappers and the layout's own optional prefixes.
+
+    A wrapper counts only if every tensor carries it: a half-prefixed file is two checkpoints mixed. ``prefixes``
+    (such as ``model.``) may be missing on some names, because readers look a name up both with and without it.
+    """
+    real = {name: name for name in names}
+    out = Stripped()
+    taken = ""
+    while real:
+        found = next((w for w in wrappers if all(n.startswith(w) for n in real)), None)
+        if found is None:
+            break
+        taken += found
+        real = {short[len(found) :]: full for short, full in real.items()}
+    if taken:
+        out.findings.append(note("wrapper-stripped", f"all tensor names carry the wrapper {taken!r}; it is taken off"))
+    for wrapper in wrappers:
+        some = sorted(full for short, full in real.items() if short.startswith(wrapper))
+        if some:
+            out.findings.append(
+                error(
+                    "mixed-prefix",
+                    f"{len(some)} of {len(real)} tensor names carry {wrapper!r}, the others do not: "
+                    f"this looks like two checkpoints in one ({some[0]}, ...)",
+                    where=some[0],
+                    next="save the drafter again from one unwrapped model",
+                )
+            )
+    for prefix in prefixes:
+        short_names = {n.removeprefix(prefix) for n in real}
+        if len(short_names) == len(real) and any(n.startswith(prefix) for n in real):
+            real = {n.removeprefix(prefix): full for n, full in real.items()}
+    out.real = real
+    return out
+
+
+@dataclass
+class Matched:
+    """The result of matching.
+
+    Attributes:
+        found: canonical name to (canonical tensor, spelling, short name in the file).
+        absent: canonical tensors nothing in the file corresponds to.
+        unexpected: short names that mean nothing in this layout.
+        dropped: short names left out on purpose, with the reason.
+    """
+
+    counts: dict[str, int] = field(default_factory=dict)
+    found: dict[str, tuple[Canon, Spelling, str]] = field(default_factory=dict)
+    absent: list[tuple[Canon, Spelling | None]] = field(default_factory=list)
+    unexpected: list[str] = field(default_factory=list)
+    dropped: dict[str, str] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+
+
+def match(hub: Algorithm, layout: Layout, names: Iterable[str], extra_counts: Mapping[str, int]) -> Matched:
+    """Match short names against everything the layout can hold.
+
+    ``extra_counts`` are index counts known otherwise (number of auxiliary states); indices whose count is unknown
+    are matched with the count that the names show.
+    """
+    present = set(names)
+    out = Matched(counts=count_index(hub, layout.names, present))
+    counts = {**out.counts, **extra_counts}
+    for spec in hub.index.values():
+        if spec.count not in counts:
+            counts[spec.count] = _shown_count(present)
+    used: set[str] = set()
+    for canon in enumerate_tensors(hub, counts):
+        spellings = read_as(layout.names, canon, {})
+        hits = [(s, n) for s in spellings for n in dict.fromkeys(s.accepted) if n in present]
+        hits = list({name: (s, name) for s, name in reversed(hits)}.values())[::-1]
+        if len(hits) > 1:
+            both = " and ".join(name for _, name in hits)
+            out.findings.append(
+                error("duplicate-tensor", f"{both} both mean {canon.name}", where=hits[0][1], next="keep one of them")
+            )
+        if hits:
+            out.found[canon.name] = (canon, hits[0][0], hits[0][1])
+            used |= {name for _, name in hits}
+        else:
+            out.absent.append((canon, spellings[0] if spellings else None))
+    for name in sorted(present - used):
+        reason = next((i.because for i in layout.ignored_tensors if template(i.name).match(name)), None)
+        if reason is None:
+            out.unexpected.append(name)
+        else:
+            out.dropped[name] = reason
+    return out
+
+
+def _shown_count(names: Iterable[str]) -> int:
+    numbers = [int(p) for name in names for p in name.split(".") if p.isdigit() and len(p) < 4]
+    return min(max(numbers, default=-1) + 1, 64)
+
+
+def unexpected_findings(matched: Matched, layout: Layout, hub: Algorithm, missing: Iterable[str]) -> list[Finding]:
+    """One error per unexpected name, folded over layers, with the nearest missing name."""
+    wanted = list(missing)
+    out = []
+    for name in matched.unexpected:
+        close = did_you_mean(name, wanted, cutoff=0.8)
+        hint = f"did you mean {close}? (that one is missing)" if close else None
+        out.append(
+            error(
+                "unexpected-tensor",
+                f"{name} is not part of an {hub.algorithm} drafter in layout {layout.layout}",
+                where=name,
+                hint=hint,
+                next="ckptmorph inspect DRAFTER",
+            )
+        )
+    return fold(out)
+
+
+def fold(findings: list[Finding]) -> list[Finding]:
+    """Join findings that differ only in a layer number: ``layers.{0..31}.mlp.up_proj.weight``."""
+    groups: dict[tuple[str, str], list[Finding]] = {}
+    for finding in findings:
+        shape = ".".join("#" if p.isdigit() else p for p in (finding.where or "").split("."))
+        groups.setdefault((finding.code, shape), []).append(finding)
+    return [_folded(group, shape) for (_, shape), group in groups.items()]
+
+
+def _folded(group: list[Finding], shape: str) -> Finding:
+    first = group[0]
+    if len(group) < 3 or shape.count("#") != 1 or first.where is None:
+        return first if len(group) == 1 else _listed(group)
+    position = shape.split(".").index("#")
+    numbers = sorted(int((f.where or "").split(".")[position]) for f in group)
+    if numbers != list(range(numbers[0], numbers[0] + len(numbers))):
+        return _listed(group)
+    folded = shape.replace("#", f"{{{numbers[0]}..{numbers[-1]}}}")
+    return first.model_copy(update={"where": folded, "message": first.message.replace(first.where, folded)})
+
+
+def _listed(group: list[Finding]) -> Finding:
+    first = group[0]
+    shown = ", ".join(f.where or "" for f in group[:8]) + (" ..." if len(group) > 8 else "")
+    return first.model_copy(
+        update={"where": shown, "message": first.message.replace(first.where or "\0", shown)}
+    )
+
+
+def missing_findings(absent: Iterable[tuple[Canon, Spelling | None]], any_env: Mapping[str, Any]) -> list[Finding]:
+    """One error per missing tensor, folded over layers."""
+    out = []
+    for canon, spelt in absent:
+        name = spelt.name if spelt and spelt.name else canon.name
+        known = canon.shape(any_env)
+        shape = f" {list(known)}" if known else ""
+        out.append(
+            error(
+                "missing-tensor",
+                f"{name}{shape} is missing",
+                where=name,
+                hint="a drafter without it would run with random values; ckptmorph never fills in weights",
+                next="ckptmorph inspect DRAFTER",
+            )
+        )
+    return fold(out)

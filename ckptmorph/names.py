@@ -1,0 +1,172 @@
+"""Enumerating the canonical tensors of an algorithm, and what a layout or engine calls each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ckptmorph.schema.expr import Expr, Unknown, parse
+from ckptmorph.schema.models import Algorithm, Name, Tensor
+from ckptmorph.schema.template import Template, template
+from ckptmorph.schema.versions import covers
+
+MAX_INDEX = 4096
+
+
+@dataclass(frozen=True)
+class Canon:
+    """One canonical tensor: its concrete name, the family it belongs to, and its index values."""
+
+    name: str
+    family: str
+    spec: Tensor
+    index: Mapping[str, int]
+
+    def shape_exprs(self) -> list[Expr]:
+        """The dimensions as expressions over symbols and this tensor's indices."""
+        return [parse(str(part)) for part in self.spec.shape]
+
+    def shape(self, env: Mapping[str, Any]) -> tuple[int, ...] | None:
+        """The shape under ``env``, or None when a symbol is unknown."""
+        out = [expr.known({**env, **self.index}) for expr in self.shape_exprs()]
+        return None if any(v is None for v in out) else tuple(int(v) for v in out)
+
+
+def enumerate_tensors(hub: Algorithm, counts: Mapping[str, int]) -> list[Canon]:
+    """Every canonical tensor for the given index counts (by dimension symbol), in the hub's order.
+
+    Families over an index whose count is not known yet are left out; ``where`` conditions are applied, ``when``
+    and ``shown`` are not (they need facts).
+    """
+    out: list[Canon] = []
+    for family, spec in hub.tensors.items():
+        parsed = template(family)
+        for index in _indices(hub, parsed, counts):
+            if spec.where is None or parse(spec.where).truth(index):
+                out.append(Canon(parsed.fill(index), family, spec, index))
+    return sorted(out, key=_by_layer)
+
+
+def _by_layer(canon: Canon) -> tuple[int, ...]:
+    return tuple(canon.index.values()) if canon.index else (0,)
+
+
+def _indices(hub: Algorithm, parsed: Template, counts: Mapping[str, int]) -> Iterator[dict[str, int]]:
+    combos: list[dict[str, int]] = [{}]
+    for name in sorted(parsed.indices):
+        count = counts.get(hub.index[name].count)
+        if count is None:
+            return
+        combos = [{**combo, name: k} for combo in combos for k in range(count)]
+    yield from combos
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """The names that a line gives to one canonical tensor: the one written, and others that are read."""
+
+    line: Name
+    name: str | None
+    also: tuple[str, ...]
+
+    @property
+    def accepted(self) -> tuple[str, ...]:
+        return (self.name, *self.also) if self.name is not None else self.also
+
+
+def _rest(text: str, canon: Canon) -> str | None:
+    """What a trailing ``*`` of ``text`` stands for if it covers this tensor, '' for an exact one, else None."""
+    if text in (canon.family, canon.name):
+        return ""
+    if not text.endswith("*"):
+        return None
+    head = text[:-1]
+    if canon.family.startswith(head):
+        return canon.name[len(template(head).fill(canon.index)) :] if head else canon.name
+    return canon.name[len(head) :] if canon.name.startswith(head) else None
+
+
+def spelling(line: Name, canon: Canon, env: Mapping[str, Any]) -> Spelling | None:
+    """The spelling of ``canon`` by this line, or None when the line does not cover it."""
+    if line.where is not None and not _holds(line.where, {**env, **canon.index}):
+        return None
+    for text in [line.tensor] if line.tensor is not None else line.tensors:
+        rest = _rest(text, canon)
+        if rest is not None:
+            full = {**env, **canon.index}
+            name = template(line.name).fill(full, rest) if line.name is not None else None
+            return Spelling(line, name, tuple(template(a).fill(full, rest) for a in line.also_read))
+    return None
+
+
+def _holds(text: str, env: Mapping[str, Any]) -> bool:
+    try:
+        return parse(text).truth(env)
+    except Unknown:
+        return False
+
+
+def written_as(
+    lines: Iterable[Name], canon: Canon, env: Mapping[str, Any], release: str | None = None
+) -> Spelling | None:
+    """The first spelling that holds for writing (``when`` is evaluated)."""
+    for line in lines:
+        if not covers(line.versions, release):
+            continue
+        if line.when is not None and not _holds(line.when, env):
+            continue
+        found = spelling(line, canon, env)
+        if found is not None:
+            return found
+    return None
+
+
+def read_as(
+    lines: Iterable[Name], canon: Canon, env: Mapping[str, Any], release: str | None = None
+) -> list[Spelling]:
+    """All spellings that may be met when reading: every covering line up to the first unconditional one."""
+    out: list[Spelling] = []
+    for line in lines:
+        if not covers(line.versions, release):
+            continue
+        found = spelling(line, canon, env)
+        if found is not None:
+            out.append(found)
+            if line.when is None:
+                break
+    return out
+
+
+def count_index(hub: Algorithm, lines: list[Name], present: Iterable[str]) -> dict[str, int]:
+    """How many values each ``from_names`` index takes, judged by the names in the file.
+
+    We try index values one by one and look for exact names, so no pattern ever matches by accident. Gaps count:
+    with layers 0 and 2 the count is 3, and layer 1 shows up as missing.
+    """
+    names = set(present)
+    numbers = {int(p) for name in names for p in name.split(".") if p.isdigit() and len(p) < 6}
+    counts: dict[str, int] = {}
+    for index, spec in hub.index.items():
+        if not spec.from_names:
+            continue
+        top = 0
+        for k in sorted(n for n in numbers | {0} if n < MAX_INDEX):
+            if any(_present(hub, lines, index, k, names)):
+                top = k + 1
+        counts[spec.count] = max(top, 1)  # with no layer at all, layer 0 is what is missing
+    return counts
+
+
+def _present(hub: Algorithm, lines: list[Name], index: str, k: int, names: set[str]) -> Iterator[bool]:
+    for family, spec in hub.tensors.items():
+        parsed = template(family)
+        if parsed.indices != {index}:
+            continue
+        env = {index: k}
+        if spec.where is not None and not parse(spec.where).truth(env):
+            continue
+        canon = Canon(parsed.fill(env), family, spec, env)
+        for found in read_as(lines, canon, {}):
+            if any(name in names for name in found.accepted):
+                yield True

@@ -1,0 +1,299 @@
+"""Predicting an engine release: its config reading, the parameters it builds, and what happens to each tensor.
+
+Everything comes from the contract (data): the form the engine recognises, the fields it reads with its own defaults,
+the parameters it then builds (the hub's tensors under the engine's facts), the names it accepts, and its policies for
+names it does not know and parameters nobody fills.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ckptmorph.canonical import Shaped, environment
+from ckptmorph.facts import Evidence, Known, active, apply_defaults, cite, read_config
+from ckptmorph.findings import Finding, Value, error
+from ckptmorph.names import Canon, enumerate_tensors, read_as
+from ckptmorph.schema.codecs import Context
+from ckptmorph.schema.expr import Expr, ExprError, Unknown, parse
+from ckptmorph.schema.models import Algorithm, Classes, Clue, Engine, Entry, Form, Match, Policy, Provided
+from ckptmorph.schema.paths import ABSENT, get_path
+from ckptmorph.schema.registry import Registry
+from ckptmorph.schema.template import template
+from ckptmorph.schema.versions import covers
+
+Fate = Literal["loaded", "ignored", "dropped", "missing", "misshapen", "from_target", "raises"]
+
+
+class Treated(Value):
+    """What happens to one tensor of the file, or to one parameter that the engine builds.
+
+    Attributes:
+        name: name in the file, or the first accepted name of a parameter that is absent.
+        fate: loaded, ignored on purpose, dropped silently, missing, misshapen, from_target, or raises.
+        parameter: canonical name of the parameter.
+        why: the rule in words, when it is not simply loaded.
+    """
+
+    name: str
+    fate: Fate
+    parameter: str | None = None
+    why: str | None = None
+    expected: tuple[int, ...] | None = None
+    got: tuple[int, ...] | None = None
+    source: str | None = None
+
+
+class Env(dict[str, Any]):
+    """An expression environment that also answers ``has.PATH`` (present and not null) and ``null.PATH``."""
+
+    def __init__(self, values: Mapping[str, Any], config: Mapping[str, Any], drafter: Mapping[str, Any]) -> None:
+        super().__init__(values)
+        self.update({f"drafter.{name}": value for name, value in drafter.items()})
+        self.config = config
+
+    def __contains__(self, key: object) -> bool:
+        return super().__contains__(key) or (isinstance(key, str) and key.split(".")[0] in ("has", "null"))
+
+    def __missing__(self, key: str) -> bool:
+        kind, _, path = key.partition(".")
+        value = get_path(self.config, path)
+        if kind == "has":
+            return value is not ABSENT and value is not None
+        if kind == "null":
+            return value is None
+        raise KeyError(key)
+
+
+def holds(text: str | None, env: Mapping[str, Any]) -> bool | None:
+    """A condition's truth; None when something it needs is not known, True when there is no condition."""
+    if text is None:
+        return True
+    try:
+        return parse(text).truth(env)
+    except (Unknown, ExprError):
+        return None
+
+
+@dataclass
+class Reading:
+    """How the engine reads the config: the form, its facts, and what it raises on."""
+
+    form: Form | None = None
+    facts: dict[str, Known] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+
+
+def clue_holds(clue: Clue, config: Mapping[str, Any], names: set[str]) -> bool:
+    """Whether a detection clue is satisfied by a config and tensor names."""
+    if clue.tensor is not None:
+        parsed = template(clue.tensor)
+        return any(parsed.match(name) is not None for name in names) is not clue.absent
+    assert clue.config is not None
+    value = get_path(config, clue.config)
+    if clue.absent:
+        return value is ABSENT or value is None
+    if value is ABSENT or value is None:
+        return False
+    if "equals" in clue.model_fields_set:
+        return bool(value == clue.equals)
+    return not clue.one_of or value in clue.one_of
+
+
+def pick_form(engine: Engine, release: str, config: Mapping[str, Any], names: set[str]) -> Form | None:
+    """The first form of the engine whose clues hold."""
+    for form in engine.forms:
+        if covers(form.versions, release) and all(clue_holds(c, config, names) for c in form.detect):
+            return form
+    return None
+
+
+def read_as_engine(
+    registry: Registry, engine: Engine, release: str, config: Mapping[str, Any], names: set[str], ctx: Context
+) -> Reading:
+    """Read a config the way this engine release does."""
+    form = pick_form(engine, release, config, names)
+    if form is None:
+        forms = ", ".join(f.form for f in engine.forms if covers(f.versions, release))
+        return Reading(
+            findings=[
+                error(
+                    "engine-cannot-read-config",
+                    f"{engine.engine} {release} does not recognise this config; it reads: {forms}",
+                    where="config.json",
+                    next=f"ckptmorph convert DRAFTER OUT --to {engine.engine}@{release}",
+                )
+            ]
+        )
+    hub = registry.algorithm(engine.algorithm)
+    entries = active(registry.entries(form.config), release)
+    out = Reading(form)
+    dims = dict(ctx.dims)
+    for _ in range(2):  # the second time the dimensions are known, for codecs that need them
+        context = Context(dims, ctx.n, ctx.target_class, ctx.captures, ctx.releases)
+        said = read_config(hub, entries, config, context)
+        out.facts = dict(said.values)
+        for _ in range(3):  # defaults may build on each other
+            apply_defaults(hub, entries, environment(hub, out.facts), said)
+            out.facts = {**said.defaults, **said.values}
+        dims = environment(hub, out.facts)
+    out.findings += said.findings
+    out.findings += [_unread(engine, release, entry) for entry in _required_absent(entries, config, out.facts)]
+    return out
+
+
+def _required_absent(entries: list[Entry], config: Mapping[str, Any], facts: Mapping[str, Known]) -> Iterator[Entry]:
+    for entry in entries:
+        if not entry.required or entry.fact is None:
+            continue
+        present = [get_path(config, p) for p in entry.paths]
+        missing = all(v is ABSENT for v in present)
+        if missing or (entry.null_means_absent and entry.fact not in facts):
+            yield entry
+
+
+def _unread(engine: Engine, release: str, entry: Entry) -> Finding:
+    return error(
+        "engine-field-missing",
+        f"{engine.engine} {release} needs {entry.paths[0]}: {entry.because or 'it raises without it'}",
+        where=entry.paths[0],
+        source=cite(entry.source),
+        next=f"ckptmorph convert DRAFTER OUT --to {engine.engine}@{release}",
+    )
+
+
+def class_for(form: Form, release: str, config: Mapping[str, Any], env: Mapping[str, Any]) -> Classes | None:
+    """The class of this algorithm that the architecture name selects at this release."""
+    said = get_path(config, form.architectures_at)
+    name = said[0] if isinstance(said, list) and said else said
+    for classes in form.classes:
+        if covers(classes.versions, release) and (name in classes.architectures or not classes.architectures):
+            if holds(classes.when, env) is not False:
+                return classes
+    return None
+
+
+class TensorPrediction:
+    """Assigns a fate to every tensor in the file and every parameter built. See `treat`."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        release: str,
+        hub: Algorithm,
+        env: Mapping[str, Any],
+        facts: Mapping[str, Known],
+        tensors: Mapping[str, Shaped],
+    ) -> None:
+        self.engine, self.release, self.hub, self.env = engine, release, hub, env
+        self.facts, self.tensors = facts, tensors
+        self.used: set[str] = set()
+
+    def treat(self) -> list[Treated]:
+        """Fates of parameters first (in the hub's order), then of the tensors nobody took."""
+        out = [t for canon in self._built() for t in self._parameter(canon)]
+        out += [self._stray(name) for name in self.tensors if name not in self.used]
+        return out
+
+    def _built(self) -> Iterator[Canon]:
+        counts = {spec.count: self.env[spec.count] for spec in self.hub.index.values() if spec.count in self.env}
+        for canon in enumerate_tensors(self.hub, counts):
+            shown = canon.spec.shown
+            if shown is not None and shown in self.facts and not self.facts[shown].value:
+                continue
+            if shown is not None and shown not in self.facts:
+                continue
+            if holds(canon.spec.when, self.env) is not True:
+                continue
+            yield canon
+
+    def _accepted(self, canon: Canon) -> list[str]:
+        names: list[str] = []
+        for spelt in read_as(self.engine.names, canon, self.env, self.release):
+            if spelt.name is None or spelt.line.absent:
+                return []
+            names += spelt.accepted
+        return [p + n for n in dict.fromkeys(names) for p in ("", *self.engine.prefixes)]
+
+    def _parameter(self, canon: Canon) -> Iterator[Treated]:
+        accepted = self._accepted(canon)
+        if not accepted:
+            return
+        hits = [name for name in accepted if name in self.tensors]
+        provided = self._provided(canon)
+        for name in hits:
+            self.used.add(name)
+            yield self._loaded(canon, name, provided)
+        if not hits:
+            yield self._absent(canon, accepted[0], provided)
+
+    def _loaded(self, canon: Canon, name: str, provided: Provided | None) -> Treated:
+        if provided is not None and provided.if_present == "replaced":
+            return Treated(
+                name=name, fate="from_target", parameter=canon.name, why=provided.because, source=cite(provided.source)
+            )
+        got, expected = tuple(self.tensors[name].shape), canon.shape(self.env)
+        if expected is not None and got != expected:
+            return Treated(
+                name=name, fate="misshapen", parameter=canon.name, expected=expected, got=got,
+                why="the engine builds another shape from this config",
+            )  # fmt: skip
+        return Treated(name=name, fate="loaded", parameter=canon.name)
+
+    def _absent(self, canon: Canon, name: str, provided: Provided | None) -> Treated:
+        if provided is not None and provided.if_absent == "target":
+            return Treated(
+                name=name, fate="from_target", parameter=canon.name, why=provided.because, source=cite(provided.source)
+            )
+        policy = self._policy(self.engine.missing, canon)
+        return Treated(
+            name=name,
+            fate="raises" if policy is not None and policy.does == "raise" else "missing",
+            parameter=canon.name,
+            why=policy.because if policy else None,
+            source=cite(policy.source) if policy else None,
+        )
+
+    def _provided(self, canon: Canon) -> Provided | None:
+        for rule in self.engine.provided:
+            if rule.tensor in (canon.family, canon.name) and covers(rule.versions, self.release):
+                if holds(rule.when, self.env):
+                    return rule
+        return None
+
+    def _policy(self, policies: list[Policy], canon: Canon | None) -> Policy | None:
+        for policy in policies:
+            if not covers(policy.versions, self.release):
+                continue
+            if policy.tensor is None or (canon is not None and policy.tensor in (canon.family, canon.name)):
+                return policy
+        return None
+
+    def _stray(self, name: str) -> Treated:
+        for match in self.engine.unused:
+            if covers(match.versions, self.release) and holds(match.when, self.env) and _matches(match, name):
+                return Treated(name=name, fate=match.does, why=match.because, source=cite(match.source))
+        policy = self._policy(self.engine.unknown, None)
+        fate: Fate = "raises" if policy is not None and policy.does == "raise" else "dropped"
+        return Treated(
+            name=name, fate=fate, why=policy.because if policy else None, source=cite(policy.source) if policy else None
+        )
+
+
+def _matches(match: Match, name: str) -> bool:
+    if match.exact is not None:
+        return template(match.exact).match(name) is not None
+    if match.contains is not None:
+        return match.contains in name
+    if match.starts is not None:
+        return name.startswith(match.starts)
+    return match.ends is not None and name.endswith(match.ends)
+
+
+def named(expr: Expr, env: Mapping[str, Any]) -> str:
+    """The known names of an expression with their values, for messages."""
+    return ", ".join(f"{n} = {env[n]}" for n in sorted(expr.names) if n in env)
+
+
+__all__ = ["Env", "Evidence", "Reading", "TensorPrediction", "Treated", "class_for", "clue_holds", "named", "read_as_engine"]

@@ -1,0 +1,369 @@
+"""`read_drafter`: a checkpoint's names, shapes, config and vocabulary maps become a `Drafter`."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+from ckptmorph.canonical import Drafter, ReadTensor, Request, Shaped, codec_context, environment
+from ckptmorph.dims import Equation, Solved, check_shapes, compare_config, solve, undetermined
+from ckptmorph.facts import (
+    Evidence,
+    Known,
+    Said,
+    apply_defaults,
+    assume,
+    read_config,
+)
+from ckptmorph.findings import error, note, warning
+from ckptmorph.matching import Matched, match, missing_findings, strip_prefixes, unexpected_findings
+from ckptmorph.names import Canon
+from ckptmorph.ops import build
+from ckptmorph.ops.nodes import Node, Source
+from ckptmorph.permutes import unpermute_named
+from ckptmorph.schema.expr import Expr, ExprError, Unknown, parse
+from ckptmorph.schema.models import Algorithm, Entry, Layout, Name
+from ckptmorph.schema.paths import set_path
+from ckptmorph.schema.registry import Registry
+from ckptmorph.reader_checks import check_drafter
+from ckptmorph.vocabulary import read_vocabulary
+
+FLOAT_NAMES = {
+    "BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float64",
+    "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2",
+}  # fmt: skip
+
+
+class _Reading:
+    """The state of one reading; the steps of `read_drafter` are its methods, in order."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        layout: Layout,
+        tensors: Mapping[str, Shaped],
+        config: Mapping[str, Any],
+        read: ReadTensor,
+        request: Request,
+    ) -> None:
+        self.registry = registry
+        self.layout = layout
+        self.hub: Algorithm = registry.algorithm(layout.algorithm)
+        self.request = request
+        self.read = read
+        self.entries: list[Entry] = registry.entries(layout.config)
+        self.config = _with_aux_layers(config, self.entries, request)
+        self.drafter = Drafter(self.hub, layout, config=config)
+        self.wrappers = [w for group in registry.wrapper_prefixes() for w in group]
+        stripped = strip_prefixes(tensors, self.wrappers, layout.prefixes, ())
+        self.drafter.findings += stripped.findings
+        self.real = stripped.real
+        self.tensors = {short: tensors[full] for short, full in self.real.items()}
+        self.matched = Matched()
+        self.solved = Solved()
+        self.said = Said()
+        self._early = Said()
+
+    # --- names and shapes ---
+
+    def dimensions(self) -> None:
+        first = match(self.hub, self.layout, self.tensors, {})
+        context = codec_context(self.registry, self.hub.algorithm, self.request, {})
+        early = self._early = read_config(self.hub, self.entries, self.config, context)
+        numbers = {name: known.value for name, known in early.values.items()}
+        numbers.update({name: known.value for name, known in self.request.given.items()})
+        defaults: dict[str, Expr] = {
+            e.fact: parse(str(e.default).lstrip("="))
+            for e in self.entries
+            if e.fact in self.hub.dims.values() and e.has_default and e.default is not None and e.fact
+        }
+        equations = self.equations(first)
+        start = {s: (k, "tensor names") for s, k in first.counts.items() if k}
+        self.solved = solve(equations, self.hub.dims, numbers, defaults, start)
+        self.matched = match(self.hub, self.layout, self.tensors, self._counts())
+        equations = self.equations(self.matched)
+        shapes = {name: tuple(t.shape) for name, t in self.tensors.items()}
+        self.drafter.findings += self.matched.findings
+        self.drafter.findings += check_shapes(equations, shapes, self.solved)
+        at = {name: known.evidence.at or name for name, known in early.values.items()}
+        self.drafter.findings += compare_config(self.hub.dims, self._stated(early), at, self.solved)
+        self.drafter.findings += self._given_against_tensors()
+        if not self.matched.unexpected:
+            self.drafter.findings += undetermined(self.hub.dims, self.solved)
+
+    def _counts(self) -> dict[str, int]:
+        return {spec.count: self.solved.values[spec.count] for spec in self.hub.index.values()
+                if spec.count in self.solved.values}  # fmt: skip
+
+    def _stated(self, early: Said) -> dict[str, Any]:
+        return {name: known.value for name, known in early.values.items() if name not in self.request.given}
+
+    def _given_against_tensors(self) -> list[Any]:
+        symbols = {fact: symbol for symbol, fact in self.hub.dims.items()}
+        return [
+            error(
+                "fact-contradicted",
+                f"--set {name}={known.value}, but the tensors say {self.solved.values[symbols[name]]} "
+                f"({self.solved.origin[symbols[name]]})",
+                where=name,
+                next=f"leave out --set {name}",
+            )
+            for name, known in self.request.given.items()
+            if name in symbols and self.solved.values.get(symbols[name]) not in (None, known.value)
+        ]
+
+    def equations(self, matched: Matched) -> list[Equation]:
+        out: list[Equation] = []
+        for canon, spelt, name in matched.found.values():
+            shape = tuple(self.tensors[name].shape)
+            exprs = self._stored_exprs(canon, spelt.line, matched)
+            if len(exprs) != len(shape):
+                self.drafter.findings.append(
+                    error(
+                        "shape-mismatch",
+                        f"{name} has shape {list(shape)}: {len(exprs)} dimensions are expected, not {len(shape)}",
+                        where=name,
+                        got=list(shape),
+                    )
+                )
+                continue
+            for axis, (expr, size) in enumerate(zip(exprs, shape, strict=True)):
+                out.append(Equation(expr, canon.index, size, name, axis))
+        return out
+
+    def _stored_exprs(self, canon: Canon, line: Name, matched: Matched) -> list[Expr]:
+        """The dimensions as stored: the layout's own shape, or a sum along the dimension of a concatenation."""
+        if line.shape is not None:
+            return [parse(str(part)) for part in line.shape]
+        exprs = canon.shape_exprs()
+        if line.concat is None:
+            return exprs
+        parts = [self.hub.tensors[t] for t in line.tensors]
+        total = "+".join(f"({p.shape[line.concat]})" for p in parts)
+        return [parse(total) if axis == line.concat else expr for axis, expr in enumerate(exprs)]
+
+    # --- facts ---
+
+    def facts(self) -> None:
+        facts = self.drafter.facts
+        for symbol, value in self.solved.values.items():
+            fact, origin = self.hub.dims[symbol], self.solved.origin[symbol]
+            kind = {"config": "config", "default": "default"}.get(origin, "tensors")
+            facts[fact] = Known(value=value, evidence=Evidence(kind=kind, at=None if kind == origin else origin))
+        found = {canon.spec.shown for canon, _, _ in self.matched.found.values() if canon.spec.shown}
+        for name in {spec.shown for spec in self.hub.tensors.values() if spec.shown}:
+            kind_at = next((n for c, _, n in self.matched.found.values() if c.spec.shown == name), None)
+            facts[name] = Known(value=name in found, evidence=Evidence(kind="tensors", at=kind_at or "none in the file"))
+        dims = environment(self.hub, facts)
+        context = codec_context(self.registry, self.hub.algorithm, self.request, dims, self._early.values)
+        self.said = read_config(self.hub, self.entries, self.config, context)
+        self.drafter.findings += self._relevant(self.said)
+        apply_defaults(self.hub, self.entries, dims, self.said)
+        self._merge()
+        self._derive()
+        self._assume()
+
+    def _relevant(self, said: Said) -> list[Any]:
+        """Config faults, without those about facts that the tensors decide anyway or the user has given."""
+        decided = {name for name, fact in self.hub.facts.items() if fact.derive} | set(self.request.given)
+        decided |= set(self.drafter.facts)
+        paths = {path for e in self.entries if e.fact in decided for path in e.paths}
+        return [f for f in said.findings if not (f.code == "contradicting-fields" and f.where in paths)
+                and not (f.where in paths and set(self.request.given) & {e.fact for e in self.entries if f.where in e.paths})]  # fmt: skip
+
+    def _merge(self) -> None:
+        """User over tensors (checked), tensors over config, config over side-car, side-car over defaults."""
+        facts = self.drafter.facts
+        for name in self.hub.facts:
+            given, stated = self.request.given.get(name), self.said.values.get(name)
+            trusted, default = self.request.trusted.get(name), self.said.defaults.get(name)
+            if name in facts:
+                self._compare_flag(name, stated)
+            elif given is not None:
+                facts[name] = given
+                if stated is not None and stated.value != given.value:
+                    self.drafter.findings.append(
+                        warning(
+                            "user-overrides-config",
+                            f"{name} is {stated.value!r} at {stated.evidence.at}; {given.value!r} is used as you said",
+                            where=stated.evidence.at,
+                        )
+                    )
+            elif stated is not None:
+                facts[name] = stated
+            elif trusted is not None:
+                facts[name] = trusted
+            elif default is not None:
+                facts[name] = default
+        target = self.request.target
+        if target.architecture is not None and "target_architectures" in self.hub.facts:
+            said = Evidence(kind="target", at=target.origin)
+            facts.setdefault("target_architectures", Known(value=[target.architecture], evidence=said))
+
+    def _compare_flag(self, name: str, stated: Known | None) -> None:
+        """A flag whose tensor decides: a wrong flag is corrected, a flag without its tensor is refused."""
+        fact = self.drafter.facts[name]
+        if stated is None or stated.value == fact.value or name in self.hub.dims.values():
+            if stated is None and fact.value is True and any(e.fact == name and e.paths for e in self.entries):
+                self.drafter.findings.append(
+                    note("flag-set-from-tensors", f"{name} is true, because {fact.evidence.at} is in the file", where=name)
+                )
+            return
+        if stated.value is True:
+            wanted = [f for f, spec in self.hub.tensors.items() if spec.shown == name]
+            self.drafter.findings.append(
+                error(
+                    "missing-tensor",
+                    f"{name} is true at {stated.evidence.at}, but {wanted[0]} is not in the file",
+                    where=stated.evidence.at,
+                    hint="the tensor was lost, or the flag is wrong; the drafter cannot be right either way",
+                )
+            )
+        else:
+            self.drafter.findings.append(
+                warning(
+                    "config-corrected",
+                    f"{name} is {stated.value!r} at {stated.evidence.at}, but {fact.evidence.at} is in the file; "
+                    f"the tensors count",
+                    where=stated.evidence.at,
+                    expected=fact.value,
+                    got=stated.value,
+                )
+            )
+
+    def _derive(self) -> None:
+        env: dict[str, Any] = dict(self.drafter.env)
+        floats = {t.dtype for t in self.tensors.values() if t.dtype in FLOAT_NAMES}
+        if len(floats) == 1:
+            env["file_dtype"] = FLOAT_NAMES[floats.pop()]
+        for name, fact in self.hub.facts.items():
+            if fact.derive is None:
+                continue
+            try:
+                value = parse(fact.derive).value(env)
+            except (Unknown, ExprError):
+                continue
+            before = self.drafter.facts.get(name)
+            if before is not None and before.value not in (None, value):
+                self.drafter.findings.append(
+                    warning(
+                        "config-corrected",
+                        f"{name} is {before.value!r} at {before.evidence.at}, but the tensors say {value!r}; "
+                        f"the tensors count",
+                        where=before.evidence.at,
+                        expected=value,
+                        got=before.value,
+                    )
+                )
+            self.drafter.facts[name] = Known(value=value, evidence=Evidence(kind="tensors", at=fact.derive))
+
+    def _assume(self) -> None:
+        if not self.request.assume:
+            return
+        n = self.request.target.layers
+        env = self.drafter.env | ({"n": n} if n is not None else {})
+        for name, known in assume(self.entries, env).items():
+            if name not in self.drafter.facts:
+                self.drafter.facts[name] = known
+                self.drafter.findings.append(
+                    warning(
+                        "assumed-default",
+                        f"{name} is not stated; assumed {known.value} as the source's own reader would",
+                        where=name,
+                        source=known.evidence.source,
+                    )
+                )
+
+    # --- tensors ---
+
+    def tensors_in(self) -> None:
+        missing = [(canon, spelt) for canon, spelt in self.matched.absent if self._is_missing(canon)]
+        names = [spelt.name for _, spelt in missing if spelt and spelt.name]
+        found = unexpected_findings(self.matched, self.layout, self.hub, names)
+        self.drafter.findings = found + missing_findings(missing, self.drafter.env) + self.drafter.findings
+        self.drafter.dropped = {self.real[n]: why for n, why in self.matched.dropped.items()}
+        for canon, spelt, name in self.matched.found.values():
+            if canon.spec.kind != "weight":
+                continue
+            if canon.spec.dtype == "float" and self.tensors[name].dtype not in FLOAT_NAMES:
+                self.drafter.findings.append(
+                    error("wrong-dtype", f"{name} is {self.tensors[name].dtype}, a float type is expected", where=name)
+                )
+            node = self._node(canon, spelt.line, name)
+            if node is not None:
+                self.drafter.tensors[canon.name] = node
+                self.drafter.names[canon.name] = self.real[name]
+                self.drafter.canon[canon.name] = canon
+        read_vocabulary(self.drafter, self.matched, self.tensors, self.real, self.read, self.request.map_form)
+
+    def _is_missing(self, canon: Canon) -> bool:
+        if canon.spec.kind != "weight":
+            return False
+        if canon.spec.shown is not None:
+            return bool(self.drafter.facts[canon.spec.shown].value)
+        return canon.spec.when is None or bool(parse(canon.spec.when).known(self.drafter.env))
+
+    def _node(self, canon: Canon, line: Name, name: str) -> Node | None:
+        info = self.tensors[name]
+        node: Node = Source(tensor=self.real[name], dtype=info.dtype, shape=tuple(info.shape))
+        shape = canon.shape(self.drafter.env)
+        if shape is None:
+            return None
+        if line.concat is not None:
+            start = 0
+            for family in line.tensors:
+                spec = self.hub.tensors[family]
+                size = parse(str(spec.shape[line.concat])).known({**self.drafter.env, **canon.index})
+                if size is None or start + size > node.shape[line.concat]:
+                    return None
+                if family == canon.family:
+                    return build.slice_(node, line.concat, start, start + size)
+                start += size
+        if line.permute is not None:
+            node = unpermute_named(node, line.permute, self.drafter.env)
+        if line.shape is not None and _elements(shape) == _elements(node.shape):
+            node = build.view(node, shape)
+        return node
+
+def _elements(shape: tuple[int, ...]) -> int:
+    total = 1
+    for size in shape:
+        total *= size
+    return total
+
+
+def _with_aux_layers(config: Mapping[str, Any], entries: list[Entry], request: Request) -> dict[str, Any]:
+    """The config with the ids that the user gave in the source's own numbering put where the source keeps them."""
+    out = copy.deepcopy(dict(config))
+    if request.aux_layers is not None:
+        for entry in entries:
+            if entry.codec == "states":
+                set_path(out, entry.paths[0], list(request.aux_layers))
+                break
+    return out
+
+
+def read_drafter(
+    registry: Registry,
+    layout: Layout,
+    tensors: Mapping[str, Shaped],
+    config: Mapping[str, Any],
+    read: ReadTensor,
+    request: Request,
+) -> Drafter:
+    """Read a checkpoint as ``layout``.
+
+    Args:
+        tensors: name in the file to dtype and shape.
+        config: the parsed config.json.
+        read: gives all bytes of one (small) tensor; only vocabulary maps are read.
+
+    The result carries findings; any error among them means that the checkpoint must not be converted.
+    """
+    reading = _Reading(registry, layout, tensors, config, read, request)
+    reading.dimensions()
+    reading.facts()
+    reading.tensors_in()
+    check_drafter(reading.drafter, reading.entries, request)
+    return reading.drafter

@@ -1,0 +1,144 @@
+"""Auxiliary layer ids against states: what a reader captures for a list of ids, and which list captures given states.
+
+One coordinate for states: h is the residual stream after h decoder layers of the target (0 is the embedding output,
+n the last layer before the final norm). A rule is a list of cases; the first case whose condition holds for the whole
+list maps every id. Going back we invert each case and keep only a list that, read forwards, gives exactly the states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ckptmorph.schema.expr import Expr, ExprError, Unknown, parse
+from ckptmorph.schema.models import Capture, CaptureRule
+from ckptmorph.schema.versions import covers
+
+
+class CannotCapture(Exception):
+    """No list of ids makes this reader capture exactly these states. The text says why."""
+
+
+class NeedsTarget(Exception):
+    """The rule depends on the target's number of layers (or class), which is not known."""
+
+
+def rule_for(capture: Capture, target_class: str | None, release: str | None) -> CaptureRule | None:
+    """The rule for a target class at a release; ``any`` rules apply to every class, even an unknown one."""
+    for rule in capture.rules:
+        if not covers(rule.versions, release):
+            continue
+        if rule.classes == "any" or (target_class is not None and target_class in rule.classes):
+            return rule
+    return None
+
+
+def known_classes(capture: Capture, release: str | None) -> list[str]:
+    """All target classes that have a rule at this release."""
+    found: set[str] = set()
+    for rule in capture.rules:
+        if covers(rule.versions, release) and rule.classes != "any":
+            found |= set(rule.classes)
+    return sorted(found)
+
+
+def _env(n: int | None, **more: object) -> dict[str, object]:
+    return ({} if n is None else {"n": n}) | more
+
+
+def _truth(text: str, env: dict[str, object]) -> bool:
+    try:
+        return parse(text).truth(env)
+    except Unknown as exc:
+        raise NeedsTarget(f"the rule '{text}' needs {_meaning(exc.name)}") from None
+
+
+def _meaning(name: str) -> str:
+    return "the target's number of layers" if name == "n" else name
+
+
+def states_of(rule: CaptureRule, ids: Sequence[int], n: int | None) -> list[int]:
+    """The state index of each id, in the order of the list. Raises `NeedsTarget`."""
+    for case in rule.cases:
+        if case.when is None or _truth(case.when, _env(n, ids=list(ids))):
+            expr = parse(case.h)
+            try:
+                return [int(expr.value(_env(n, ids=list(ids), id=i))) for i in ids]
+            except Unknown as exc:
+                raise NeedsTarget(f"the rule 'h = {case.h}' needs {_meaning(exc.name)}") from None
+    return []
+
+
+def limits(rule: CaptureRule, n: int | None) -> tuple[int, int | None]:
+    """Lowest and highest state the rule can capture; the highest is None when n is not known."""
+    lowest = int(parse(rule.lowest).value(_env(n)))
+    highest = parse(rule.highest).known(_env(n))
+    return lowest, None if highest is None else int(highest)
+
+
+def captured(capture: Capture, rule: CaptureRule, ids: Sequence[int] | None, n: int | None) -> list[int] | None:
+    """The states that really arrive, in concatenation order; None when ids are absent and n is not known.
+
+    States outside the rule's range never arrive. With ascending order duplicates collapse.
+    """
+    if ids is None:
+        if rule.default is None:
+            return []
+        value = parse(rule.default).known(_env(n))
+        return None if value is None else [int(v) for v in value]
+    states = states_of(rule, ids, n)
+    lowest, highest = limits(rule, n)
+    inside = [h for h in states if h >= lowest and (highest is None or h <= highest)]
+    return sorted(set(inside)) if capture.order == "ascending" else inside
+
+
+def ids_for(capture: Capture, rule: CaptureRule, states: Sequence[int], n: int | None) -> list[int]:
+    """A list of ids that makes this rule capture exactly ``states``.
+
+    Raises:
+        CannotCapture: no list does; the message names the state and the reason.
+        NeedsTarget: it depends on the target's number of layers.
+    """
+    lowest, highest = limits(rule, n)
+    for h in states:
+        if h < lowest or (highest is not None and h > highest):
+            top = f"{highest}" if highest is not None else rule.highest
+            raise CannotCapture(f"state {h} is outside {lowest}..{top}: {rule.outside}")
+    ordered = sorted(states) if capture.order == "ascending" else list(states)
+    if len(set(ordered)) != len(ordered):
+        raise CannotCapture("a state is listed twice; duplicates collapse into one")
+    needs: NeedsTarget | None = None
+    for candidate in _candidates(capture, rule, ordered):
+        try:
+            if captured(capture, rule, candidate, n) == ordered:
+                return candidate
+        except NeedsTarget as exc:
+            needs = exc
+    if needs:
+        raise needs
+    raise CannotCapture(f"no list of ids captures the states {ordered}: {rule.because}")
+
+
+def _candidates(capture: Capture, rule: CaptureRule, states: list[int]) -> Iterator[list[int]]:
+    """Inverted lists, natural order first; where order is free, also each other id in front.
+
+    A rule may look at ``ids[0]`` only, so the same set can mean different states depending on what stands first.
+    """
+    plain = [ids for case in rule.cases if (ids := _invert(parse(case.h), states)) is not None]
+    yield from plain
+    if capture.order == "ascending":
+        for ids in plain:
+            for k in range(1, len(ids)):
+                yield [ids[k], *ids[:k], *ids[k + 1 :]]
+
+
+def _invert(expr: Expr, states: list[int]) -> list[int] | None:
+    ids: list[int] = []
+    for h in states:
+        try:
+            solved = expr.solve(h, {})
+        except ExprError:
+            return None
+        if solved is None or solved[0] != "id":
+            return None
+        ids.append(solved[1])
+    return ids

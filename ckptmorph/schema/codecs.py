@@ -1,0 +1,341 @@
+"""Codecs: how one fact is spelt in a config, read and written by the same object.
+
+``read`` returns the normalised value or ABSENT. ``write`` returns the paths to set. Both raise `CodecFault` with a
+sentence when the config says something impossible. A codec never guesses: what is absent stays absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ckptmorph.schema.capture import (
+    CannotCapture,
+    NeedsTarget,
+    ids_for,
+    known_classes,
+    rule_for,
+    states_of,
+)
+from ckptmorph.schema.models import Capture, CaptureRule, Case, Cite
+from ckptmorph.schema.paths import ABSENT, get_path
+
+
+class CodecFault(Exception):
+    """A config value that cannot be read, or a fact that cannot be written here."""
+
+    def __init__(self, message: str, *, code: str = "bad-config-value", next: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+        self.next = next
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a codec may need to know beyond the config itself.
+
+    Attributes:
+        dims: known dimensions and facts by name.
+        n: number of decoder layers of the target, if known.
+        target_class: architecture name of the target, if known.
+        captures: by engine name, how it reads auxiliary ids.
+        releases: by engine name, the releases to consider (one when it is known, else all that were looked at).
+    """
+
+    dims: Mapping[str, Any] = field(default_factory=dict)
+    n: int | None = None
+    target_class: str | None = None
+    captures: Mapping[str, Capture] = field(default_factory=dict)
+    releases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+Args = Mapping[str, Any]
+Read = Callable[[Any, str, Args, Context], Any]
+Write = Callable[[Any, str, Args, Context], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Codec:
+    """A pair of functions; ``write`` is None for read-only spellings."""
+
+    read: Read
+    write: Write | None
+
+
+# --- plain, table, length ----------------------------------------------------------------------------------------
+
+
+def _read_plain(config: Any, path: str, args: Args, ctx: Context) -> Any:
+    return get_path(config, path)
+
+
+def _write_plain(value: Any, path: str, args: Args, ctx: Context) -> dict[str, Any]:
+    return {path: value}
+
+
+def _read_table(config: Any, path: str, args: Args, ctx: Context) -> Any:
+    said = get_path(config, path)
+    if said is ABSENT or said is None:
+        return ABSENT
+    for value, spelt in args["table"].items():
+        if said == spelt or said in args.get("also", {}).get(value, []):
+            return value
+    if args.get("others") == "ignore":
+        return ABSENT
+    known = ", ".join(str(s) for s in args["table"].values())
+    raise CodecFault(f"{path} is {said!r}; known are {known}")
+
+
+def _write_table(value: Any, path: str, args: Args, ctx: Context) -> dict[str, Any]:
+    if value not in args["table"]:
+        raise CodecFault(f"{value!r} has no spelling at {path}; known are {', '.join(args['table'])}")
+    return {path: args["table"][value]}
+
+
+def _read_length(config: Any, path: str, args: Args, ctx: Context) -> Any:
+    said = get_path(config, path)
+    return len(said) if isinstance(said, list) else ABSENT
+
+
+# --- dtype -------------------------------------------------------------------------------------------------------
+
+
+def _read_dtype(config: Any, path: str, args: Args, ctx: Context) -> Any:
+    said = get_path(config, path)
+    if said is ABSENT or said is None:
+        return ABSENT
+    if not isinstance(said, str):
+        raise CodecFault(f"{path} is {said!r}, not the name of a dtype")
+    return said.removeprefix("torch.")
+
+
+# --- rotary embedding --------------------------------------------------------------------------------------------
+
+
+def _join(prefix: str, name: str) -> str:
+    return f"{prefix}.{name}" if prefix else name
+
+
+def _rope(config: Any, prefix: str) -> tuple[Any, Any]:
+    """(theta, scaling) from the newer and the older spelling; each may be ABSENT. Raises on contradiction."""
+    new = get_path(config, _join(prefix, "rope_parameters"))
+    old_theta = get_path(config, _join(prefix, "rope_theta"))
+    old_scaling = get_path(config, _join(prefix, "rope_scaling"))
+    old_theta = ABSENT if old_theta is None else old_theta
+    scaling = _scaling(old_scaling) if old_scaling is not ABSENT else ABSENT
+    if not isinstance(new, dict):
+        return old_theta, scaling
+    if new and all(isinstance(v, dict) for v in new.values()):
+        raise CodecFault(
+            f"{_join(prefix, 'rope_parameters')} differs by layer type ({', '.join(new)}); a drafter needs one",
+            code="nested-rope",
+        )
+    theta = new.get("rope_theta", ABSENT)
+    new_scaling = _scaling({k: v for k, v in new.items() if k != "rope_theta"})
+    if theta is not ABSENT and old_theta is not ABSENT and float(theta) != float(old_theta):
+        raise CodecFault(
+            f"rope_theta is {old_theta} at {_join(prefix, 'rope_theta')} "
+            f"but {theta} in {_join(prefix, 'rope_parameters')}",
+            code="contradicting-rope",
+        )
+    if isinstance(old_scaling, dict) and scaling != new_scaling:
+        raise CodecFault(
+            f"{_join(prefix, 'rope_scaling')} says {scaling}, {_join(prefix, 'rope_parameters')} says {new_scaling}",
+            code="contradicting-rope",
+        )
+    return (theta if theta is not ABSENT else old_theta), new_scaling
+
+
+def _scaling(said: Any) -> Any:
+    """Normal form of a scaling: None for plain rotary embedding, else the fields with ``rope_type`` as name."""
+    if said is None:
+        return None
+    if not isinstance(said, dict):
+        raise CodecFault(f"rope_scaling is {said!r}, not an object")
+    fields = {k: v for k, v in said.items() if k not in ("type", "rope_type")}
+    names = {said[k] for k in ("type", "rope_type") if said.get(k) is not None}
+    if len(names) > 1:
+        raise CodecFault(f"rope scaling has two types: {sorted(names)}", code="contradicting-rope")
+    kind = names.pop() if names else "default"
+    return None if kind == "default" and not fields else {"rope_type": kind, **fields}
+
+
+def _read_theta(config: Any, path: str, args: Args, ctx: Context) -> Any:
+    theta = _rope(config, path)[0]
+    if theta is not ABSENT and (isinstance(theta, bool) or not isinstance(theta, (int, float)) or theta <= 0):
+        raise CodecFault(f"rope_theta is {theta!r}, not a positive number")
+    return theta if theta is ABSENT else float(theta)
+
+
+def _write_theta(value: Any, path: str, args: Args, ctx: Context) -> dict[str, Any]:
+    if args.get("form") == "parameters":
+        return {_join(path, "rope_parameters.rope_theta"): value}
+    return {_join(path, "rope_theta"): value}
+
+
+def _read_scaling(config: Any, path: str, args: Args, ctx: Context) -> Any:
+    theta, scaling = _rope(config, path)
+    # Where a base is stated and no scaling is, the absence is the statement: plain rotary embedding.
+    return None if scaling is ABSENT and theta is not ABSENT else scaling
+
+
+def _write_scaling(value: Any, path: str, args: Args, ctx: Context) -> dict[str, Any]:
+    if args.get("form") == "parameters":
+        fields = value or {"rope_type": "default"}
+        return {_join(path, f"rope_parameters.{k}"): v for k, v in fields.items()}
+    return {} if value is None else {_join(path, "rope_scaling"): dict(value)}
+
+
+# --- sliding windows ---------------------------------------------------------------------------------------------
+
+
+def _read_windows(config: Any, path: str, args: Args, ctx: Context) -> Any:
+    """One window (tokens, or None for full attention) per draft layer."""
+    layers = ctx.dims.get("num_hidden_layers")
+    if layers is None:
+        return ABSENT
+    types = get_path(config, _join(path, "layer_types"))
+    window = get_path(config, _join(path, "sliding_window")) or None
+    use = get_path(config, _join(path, "use_sliding_window"))
+    if isinstance(types, list) and types:
+        return [_window(kind, window, path) for kind in _fit(types, layers, path)]
+    if window is None or use is False:
+        return [None] * layers
+    if use is True:
+        first = get_path(config, _join(path, "max_window_layers"))
+        full = first if isinstance(first, int) and not isinstance(first, bool) else 0
+        return [None if i < full else window for i in range(layers)]
+    raise CodecFault(
+        f"{_join(path, 'sliding_window')} is {window} but neither layer_types nor use_sliding_window says where",
+        code="ambiguous-window",
+    )
+
+
+def _fit(types: list[Any], layers: int, path: str) -> list[Any]:
+    if len(types) == layers:
+        return types
+    if len(set(map(str, types))) == 1:
+        return [types[0]] * layers
+    raise CodecFault(f"{_join(path, 'layer_types')} has {len(types)} entries for {layers} draft layers")
+
+
+def _window(kind: Any, window: Any, path: str) -> int | None:
+    if kind == "full_attention":
+        return None
+    if kind != "sliding_attention":
+        raise CodecFault(f"{_join(path, 'layer_types')} holds {kind!r}; known are full_attention, sliding_attention")
+    if not isinstance(window, int) or isinstance(window, bool) or window <= 0:
+        raise CodecFault(f"a layer is sliding_attention but {_join(path, 'sliding_window')} is {window!r}")
+    return window
+
+
+def _write_windows(value: Any, path: str, args: Args, ctx: Context) -> dict[str, Any]:
+    sizes = {w for w in value if w is not None}
+    if not sizes:
+        return {}
+    if len(sizes) > 1:
+        raise CodecFault(f"layers have different windows {sorted(sizes)}; one field holds them all")
+    types = ["full_attention" if w is None else "sliding_attention" for w in value]
+    return {
+        _join(path, "layer_types"): types,
+        _join(path, "sliding_window"): sizes.pop(),
+        _join(path, "use_sliding_window"): True,
+    }
+
+
+# --- auxiliary states --------------------------------------------------------------------------------------------
+
+_INLINE = Cite(repo="ckptmorph", path="schemas", release="-")
+
+
+def _rules(args: Args, ctx: Context) -> tuple[Capture, list[CaptureRule]]:
+    """The capture and the rules that may apply: one inline, or the engine's for every release in question."""
+    if "h" in args:
+        rule = CaptureRule(
+            classes="any",
+            cases=[Case(h=args["h"])],
+            highest=args.get("highest", "n"),
+            outside="not a state of the target",
+            because=f"h = {args['h']}",
+            source=_INLINE,
+        )
+        return Capture(at=[], order=args.get("order", "ascending"), rules=[rule]), [rule]
+    capture = ctx.captures[args["engine"]]
+    releases = ctx.releases.get(args["engine"]) or (None,)
+    found: list[CaptureRule] = []
+    for release in releases:
+        rule_here = rule_for(capture, ctx.target_class, release)
+        if rule_here is None:
+            raise CodecFault(_no_rule(args["engine"], capture, ctx, release), code="target-needed", next=_TARGET)
+        if rule_here not in found:
+            found.append(rule_here)
+    return capture, found
+
+
+_TARGET = "--target DIR_OR_CONFIG, or --target-arch CLASS"
+
+
+def _no_rule(engine: str, capture: Capture, ctx: Context, release: str | None) -> str:
+    at = f"{engine} {release or ''}".strip()
+    if ctx.target_class is None:
+        return f"what the auxiliary layer ids mean to {at} depends on the target's class, which is not known"
+    classes = ", ".join(known_classes(capture, release))
+    return f"{at} has no known rule for auxiliary layer ids of target class {ctx.target_class}; known: {classes}"
+
+
+def _read_states(config: Any, path: str, args: Args, ctx: Context) -> Any:
+    ids = get_path(config, path)
+    if ids is ABSENT or ids is None:
+        return ABSENT
+    if not isinstance(ids, list) or not ids or not all(isinstance(i, int) and not isinstance(i, bool) for i in ids):
+        raise CodecFault(f"{path} is {ids!r}, not a list of layer ids")
+    capture, rules = _rules(args, ctx)
+    readings = []
+    for rule in rules:
+        try:
+            states = states_of(rule, ids, ctx.n)
+        except NeedsTarget as exc:
+            raise CodecFault(f"{path} is {ids}: {exc}", code="target-needed", next="--target DIR_OR_CONFIG") from None
+        if states not in readings:
+            readings.append(states)
+    if len(readings) > 1:
+        shown = " or ".join(str(r) for r in readings)
+        raise CodecFault(
+            f"{path} is {ids}; releases of {args['engine']} read it as states {shown}",
+            code="ambiguous-aux-ids",
+            next=f"--from {args['engine']}@RELEASE (the release the drafter was made for)",
+        )
+    states = readings[0]
+    if len(set(states)) != len(states):
+        raise CodecFault(f"{path} is {ids}: a layer is listed twice", code="duplicate-aux-id")
+    bad = [h for h in states if h < 0 or (ctx.n is not None and h > ctx.n)]
+    if bad:
+        top = f"0..{ctx.n}" if ctx.n is not None else "0 and up"
+        raise CodecFault(f"{path} is {ids}: state {bad[0]} does not exist ({top})", code="aux-id-out-of-range")
+    return sorted(states) if capture.order == "ascending" else states
+
+
+def _write_states(value: Any, path: str, args: Args, ctx: Context) -> dict[str, Any]:
+    capture, rules = _rules(args, ctx)
+    try:
+        return {path: ids_for(capture, rules[-1], value, ctx.n)}
+    except CannotCapture as exc:
+        raise CodecFault(f"states {value} cannot be written: {exc}", code="states-not-capturable") from None
+    except NeedsTarget as exc:
+        raise CodecFault(
+            f"states {value} cannot be written: {exc}", code="target-needed", next="--target DIR_OR_CONFIG"
+        ) from None
+
+
+CODECS: dict[str, Codec] = {
+    "plain": Codec(_read_plain, _write_plain),
+    "table": Codec(_read_table, _write_table),
+    "length": Codec(_read_length, None),
+    "dtype": Codec(_read_dtype, _write_plain),
+    "rope_theta": Codec(_read_theta, _write_theta),
+    "rope_scaling": Codec(_read_scaling, _write_scaling),
+    "windows": Codec(_read_windows, _write_windows),
+    "states": Codec(_read_states, _write_states),
+}

@@ -1,0 +1,261 @@
+"""Small expressions for shapes, conditions and id rules. Parsed once, walked by hand: nothing is ever eval'ed.
+
+The grammar is the part of Python's that one would write on a whiteboard: numbers, strings, ``true``, ``false``,
+``null``, names (with dots), ``+ - * // %``, comparisons, ``in``, ``and or not``, ``x if c else y``, lists,
+``list[k]`` and the functions in `FUNCTIONS`. A name that the environment does not hold raises `Unknown`, so that
+"we do not know" never turns into false.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+MAX_LENGTH = 400
+MAX_NUMBER = 1 << 62
+
+Env = Mapping[str, Any]
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "len": len,
+    "min": min,
+    "max": max,
+    "sorted": lambda xs: sorted(xs),
+    "abs": abs,
+    "range": lambda *a: list(range(*a)) if all(abs(x) <= 100_000 for x in a) else _fail("range is too long"),
+    "same": lambda xs: all(x == xs[0] for x in xs),
+    "unique": lambda xs: len(set(xs)) == len(xs),
+}
+_BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.In: lambda a, b: a in b,
+    ast.NotIn: lambda a, b: a not in b,
+}
+_CONSTANTS = {"true": True, "false": False, "null": None}
+
+
+class ExprError(ValueError):
+    """The text is not an expression of the language, or its value cannot be computed."""
+
+
+class Unknown(LookupError):
+    """The expression needs a name whose value is not known here."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
+def _fail(message: str) -> Any:
+    raise ExprError(message)
+
+
+@dataclass(frozen=True)
+class Expr:
+    """A parsed expression. ``names`` are the free names it reads, dots included."""
+
+    text: str
+    node: ast.expr
+    names: frozenset[str]
+
+    def value(self, env: Env) -> Any:
+        """Evaluate against ``env``. Raises `Unknown` for a missing name, `ExprError` for a type or size fault."""
+        try:
+            return _value(self.node, env)
+        except (TypeError, ZeroDivisionError, IndexError, ValueError) as exc:
+            if isinstance(exc, ExprError):
+                raise
+            raise ExprError(f"{self.text}: {exc}") from None
+
+    def truth(self, env: Env) -> bool:
+        """The value as a condition."""
+        return bool(self.value(env))
+
+    def known(self, env: Env) -> Any | None:
+        """The value, or None when a name is unknown."""
+        try:
+            return self.value(env)
+        except Unknown:
+            return None
+
+    def solve(self, value: int, env: Env) -> tuple[str, int] | None:
+        """Find the single unknown name that makes the expression equal ``value``.
+
+        Returns (name, number), or None when there is no unknown, more than one, or it cannot be isolated.
+        Raises `ExprError` when there is exactly one unknown but no whole number fits.
+        """
+        return _solve(self.node, value, env, self.text)
+
+
+@lru_cache(maxsize=4096)
+def parse(text: str) -> Expr:
+    """Parse an expression, or raise `ExprError`."""
+    if len(text) > MAX_LENGTH:
+        raise ExprError(f"longer than {MAX_LENGTH} characters")
+    try:
+        node = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise ExprError(f"{text!r} is not an expression") from None
+    names: set[str] = set()
+    _check(node, names)
+    return Expr(text, node, frozenset(names))
+
+
+def _dotted(node: ast.expr) -> str | None:
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        base = _dotted(node.value)
+        return f"{base}.{node.attr}" if base else None
+    return None
+
+
+def _check(node: ast.expr, names: set[str]) -> None:
+    """Refuse every construct outside the language and collect the free names."""
+    name = _dotted(node)
+    if name is not None:
+        if name not in _CONSTANTS:
+            names.add(name)
+        return
+    if isinstance(node, ast.Call):
+        if not isinstance(node.func, ast.Name) or node.func.id not in FUNCTIONS or node.keywords:
+            raise ExprError(f"only the functions {', '.join(sorted(FUNCTIONS))} exist")
+        for arg in node.args:
+            _check(arg, names)
+        return
+    for child in _children(node):
+        _check(child, names)
+
+
+def _children(node: ast.expr) -> list[ast.expr]:
+    if isinstance(node, ast.Constant) and isinstance(node.value, (int, float, str, bool, type(None))):
+        return []
+    if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
+        return [node.left, node.right]
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.Not)):
+        return [node.operand]
+    if isinstance(node, ast.BoolOp):
+        return list(node.values)
+    if isinstance(node, ast.Compare) and all(type(op) in _COMPARE for op in node.ops):
+        return [node.left, *node.comparators]
+    if isinstance(node, ast.IfExp):
+        return [node.test, node.body, node.orelse]
+    if isinstance(node, (ast.List, ast.Tuple)):
+        return list(node.elts)
+    if isinstance(node, ast.Subscript):
+        return [node.value, node.slice]
+    raise ExprError(f"{ast.unparse(node)!r} is not part of the expression language")
+
+
+def _value(node: ast.expr, env: Env) -> Any:
+    name = _dotted(node)
+    if name is not None:
+        return _lookup(name, env)
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, ast.BinOp):
+        return _bounded(_BINARY[type(node.op)](_value(node.left, env), _value(node.right, env)))
+    if isinstance(node, ast.UnaryOp):
+        operand = _value(node.operand, env)
+        return not operand if isinstance(node.op, ast.Not) else -operand
+    if isinstance(node, ast.BoolOp):
+        return _boolean(node, env)
+    if isinstance(node, ast.Compare):
+        return _comparison(node, env)
+    if isinstance(node, ast.IfExp):
+        return _value(node.body if _value(node.test, env) else node.orelse, env)
+    if isinstance(node, (ast.List, ast.Tuple)):
+        return [_value(item, env) for item in node.elts]
+    if isinstance(node, ast.Subscript):
+        return _value(node.value, env)[_value(node.slice, env)]
+    assert isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    return FUNCTIONS[node.func.id](*[_value(arg, env) for arg in node.args])
+
+
+def _lookup(name: str, env: Env) -> Any:
+    if name in _CONSTANTS:
+        return _CONSTANTS[name]
+    if name in env:
+        return env[name]
+    raise Unknown(name)
+
+
+def _bounded(value: Any) -> Any:
+    if isinstance(value, int) and abs(value) > MAX_NUMBER:
+        raise ExprError("a number grew too large")
+    return value
+
+
+def _boolean(node: ast.BoolOp, env: Env) -> bool:
+    """``and`` / ``or`` over three values: a known side decides even when the other one is unknown."""
+    deciding = isinstance(node.op, ast.Or)
+    unknown: Unknown | None = None
+    for item in node.values:
+        try:
+            if bool(_value(item, env)) is deciding:
+                return deciding
+        except Unknown as exc:
+            unknown = unknown or exc
+    if unknown:
+        raise unknown
+    return not deciding
+
+
+def _comparison(node: ast.Compare, env: Env) -> bool:
+    left = _value(node.left, env)
+    for op, right_node in zip(node.ops, node.comparators, strict=True):
+        right = _value(right_node, env)
+        if not _COMPARE[type(op)](left, right):
+            return False
+        left = right
+    return True
+
+
+def _solve(node: ast.expr, value: int, env: Env, text: str) -> tuple[str, int] | None:
+    name = _dotted(node)
+    if name is not None:
+        return None if name in env or name in _CONSTANTS else (name, value)
+    if isinstance(node, ast.IfExp):
+        try:
+            branch = node.body if _value(node.test, env) else node.orelse
+        except Unknown:
+            return None
+        return _solve(branch, value, env, text)
+    if not isinstance(node, ast.BinOp):
+        return None
+    left, right = _try(node.left, env), _try(node.right, env)
+    if (left is None) == (right is None):
+        return None
+    open_side, known = (node.right, left) if right is None else (node.left, right)
+    if isinstance(node.op, ast.Add):
+        return _solve(open_side, value - known, env, text)
+    if isinstance(node.op, ast.Sub):
+        return _solve(open_side, value + known if right is not None else known - value, env, text)
+    if isinstance(node.op, ast.Mult):
+        if known == 0 or value % known:
+            raise ExprError(f"{text} = {value} has no whole solution with {known}")
+        return _solve(open_side, value // known, env, text)
+    return None
+
+
+def _try(node: ast.expr, env: Env) -> Any | None:
+    try:
+        return _value(node, env)
+    except Unknown:
+        return None

@@ -1,0 +1,417 @@
+"""The three kinds of schema file as frozen values: algorithm (the hub), layout, engine contract.
+
+What a key means is written once, in `schemas/README.md`; the field descriptions here are its short form and the
+source of the generated JSON Schema.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+
+from ckptmorph.schema.expr import ExprError, parse
+from ckptmorph.schema.template import template
+from ckptmorph.schema.versions import check_spec
+
+SCHEMA_VERSION = 1
+
+
+def _expr(text: str) -> str:
+    try:
+        parse(text)
+    except ExprError as exc:
+        raise ValueError(str(exc)) from None
+    return text
+
+
+def _template(text: str) -> str:
+    try:
+        template(text)
+    except ExprError as exc:
+        raise ValueError(str(exc)) from None
+    return text
+
+
+ExprText = Annotated[str, AfterValidator(_expr), Field(description="an expression, see schemas/README.md")]
+NameText = Annotated[str, AfterValidator(_template), Field(description="an anchored name template")]
+VersionSpec = Annotated[str, AfterValidator(check_spec), Field(description="a version range such as '>=0.5.12'")]
+
+
+class Model(BaseModel):
+    """Frozen, and strict about unknown keys: a typo in a schema is an error, not a silent default."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Cite(Model):
+    """Where a claim about somebody's code was read."""
+
+    repo: str
+    path: str
+    release: str
+
+    def __str__(self) -> str:
+        return f"{self.repo} {self.path} ({self.release})"
+
+
+class Tensor(Model):
+    """One canonical tensor (or a family of them, with indices)."""
+
+    shape: list[int | ExprText]
+    dtype: str = Field("float", description="'float' for any float type, or an exact safetensors dtype")
+    where: ExprText | None = Field(None, description="condition on the indices")
+    when: ExprText | None = Field(None, description="exists only when this holds (dims and facts)")
+    shown: str | None = Field(None, description="boolean fact that is true exactly when this tensor exists")
+    kind: Literal["weight", "vocab_map", "vocab_mask"] = "weight"
+    derive: str | None = Field(None, description="canonical tensor it can be computed from when absent")
+
+
+class Fact(Model):
+    """One normalised property of a drafter."""
+
+    type: Literal["bool", "int", "float", "str", "states", "list", "dtype", "any"]
+    about: str
+    changes_results: bool = Field(False, description="a wrong value makes the drafter compute something else")
+    required: bool = Field(False, description="must be stated, given by the user, or a documented default")
+    derive: ExprText | None = Field(None, description="computed from tensors; outranks the config")
+    blocks_of: list[NameText] = Field(default_factory=list, description="tensors made of one block per state")
+    choices: list[Any] = Field(default_factory=list)
+    ask: str | None = Field(None, description="how the user answers when it is missing")
+
+
+class Use(Model):
+    """Take a named fragment of config fields, under a prefix."""
+
+    use: str
+    under: str = ""
+
+
+class Entry(Model):
+    """One line between config fields and facts, read in both directions."""
+
+    fact: str | None = None
+    at: str | list[str] | None = Field(None, description="dotted path; of several the first is written")
+    pick: Literal["agree", "first", "any"] = Field("agree", description="of several paths: must agree, first, any true")
+    also_write: list[str] = Field(default_factory=list)
+    codec: str = "plain"
+    args: dict[str, Any] = Field(default_factory=dict)
+    default: Any = Field(None, description="value when the field is absent; '=expr' is computed")
+    because: str | None = None
+    assumable: ExprText | None = Field(None, description="value that --assume-default may put in; never silent")
+    fixed: Any = Field(None, description="this reader or writer always means this value, whatever the file says")
+    set: str | None = Field(None, description="dotted path of a constant to write")
+    value: Any = None
+    write: bool = True
+    null_means_absent: bool = True
+    required: bool = Field(False, description="writing needs it / this reader fails without it")
+    when: ExprText | None = Field(None, description="write only when this holds")
+    read_when: ExprText | None = Field(None, description="read only when this holds (facts read before)")
+    versions: VersionSpec | None = None
+    code: str | None = Field(None, description="finding code when a fixed value contradicts the drafter")
+    severity: Literal["error", "warning"] = "error"
+    source: Cite | list[Cite] | None = None
+
+    @model_validator(mode="after")
+    def _whole(self) -> Entry:
+        if (self.fact is None) == (self.set is None):
+            raise ValueError("a config line has either 'fact' or 'set'")
+        has_default = "default" in self.model_fields_set or "fixed" in self.model_fields_set
+        if has_default and not (self.because and self.source):
+            raise ValueError("a default or fixed value needs 'because' and 'source'")
+        if self.fact and self.at is None and "fixed" not in self.model_fields_set and not has_default:
+            raise ValueError(f"fact {self.fact}: say 'at', 'default' or 'fixed'")
+        return self
+
+    @property
+    def has_fixed(self) -> bool:
+        return "fixed" in self.model_fields_set
+
+    @property
+    def has_default(self) -> bool:
+        return "default" in self.model_fields_set
+
+    @property
+    def paths(self) -> list[str]:
+        return [] if self.at is None else [self.at] if isinstance(self.at, str) else list(self.at)
+
+
+def _line_kind(value: Any) -> str:
+    uses = "use" in value if isinstance(value, dict) else isinstance(value, Use)
+    return "use" if uses else "entry"
+
+
+Line = Annotated[Annotated[Entry, Tag("entry")] | Annotated[Use, Tag("use")], Discriminator(_line_kind)]
+
+
+class Name(Model):
+    """How canonical tensors are called (and formed) here. The first line that covers a tensor counts."""
+
+    tensor: NameText | None = None
+    tensors: list[NameText] = Field(default_factory=list, description="several canonical tensors in one")
+    name: NameText | None = None
+    also_read: list[NameText] = Field(default_factory=list)
+    where: ExprText | None = Field(None, description="condition on the indices")
+    when: ExprText | None = Field(None, description="condition on dims and facts, for writing")
+    concat: int | None = Field(None, description="dimension along which 'tensors' are joined")
+    form: Literal["offset", "absolute"] | None = Field(None, description="of a vocabulary map")
+    shape: list[int | ExprText] | None = Field(None, description="stored shape when it differs (same elements)")
+    permute: str | None = Field(None, description="named row permutation, e.g. 'rope_interleave(heads)'")
+    absent: bool = Field(False, description="this layout never holds the tensor")
+    optional: bool = Field(False, description="written when there is one, not asked for")
+    versions: VersionSpec | None = None
+    because: str | None = None
+    source: Cite | list[Cite] | None = None
+
+    @model_validator(mode="after")
+    def _whole(self) -> Name:
+        if (self.tensor is None) == (not self.tensors):
+            raise ValueError("a name line has either 'tensor' or 'tensors'")
+        if self.absent == (self.name is not None):
+            raise ValueError("a name line has 'name', or 'absent: true'")
+        if bool(self.tensors) != (self.concat is not None):
+            raise ValueError("'tensors' and 'concat' go together")
+        return self
+
+
+class Clue(Model):
+    """Evidence for a layout. ``must`` clues decide, the others score."""
+
+    config: str | None = Field(None, description="dotted path that is present")
+    equals: Any = None
+    one_of: list[Any] = Field(default_factory=list)
+    absent: bool = False
+    tensor: NameText | None = Field(None, description="a tensor of this name is in the file")
+    weight: int = 1
+    must: bool = False
+
+    @model_validator(mode="after")
+    def _whole(self) -> Clue:
+        if (self.config is None) == (self.tensor is None):
+            raise ValueError("a clue has either 'config' or 'tensor'")
+        return self
+
+
+class Ignored(Model):
+    """A tensor or config key that is left out on purpose."""
+
+    name: NameText
+    because: str
+    source: Cite | list[Cite] | None = None
+
+
+class Loss(Model):
+    """Something this layout cannot hold."""
+
+    id: str
+    severity: Literal["recoverable", "lossy", "semantic"]
+    when: ExprText
+    because: str
+    source: Cite | list[Cite] | None = None
+
+
+class Writer(Model):
+    """The library that writes a layout."""
+
+    library: str
+    versions: VersionSpec
+
+
+class Layout(Model):
+    """One way of writing a drafter to disk."""
+
+    schema_version: Literal[1]
+    layout: str
+    algorithm: str
+    about: str
+    written_by: Writer
+    source: Cite | list[Cite]
+    detect: list[Clue]
+    prefixes: list[str] = Field(default_factory=list, description="prefixes that all names may share")
+    names: list[Name]
+    config: list[Line]
+    ignored_tensors: list[Ignored] = Field(default_factory=list)
+    ignored_config: list[Ignored] = Field(default_factory=list)
+    losses: list[Loss] = Field(default_factory=list)
+
+
+class Check(Model):
+    """A condition on what the engine will do; false (or unknown, if ``strict``) gives the finding."""
+
+    code: str
+    require: ExprText
+    severity: Literal["error", "warning", "note"] = "error"
+    message: str
+    where: str | None = None
+    next: str | None = None
+    versions: VersionSpec | None = None
+    because: str
+    source: Cite | list[Cite]
+
+
+class Index(Model):
+    """An index of canonical names, and the dimension that bounds it."""
+
+    count: str
+    from_names: bool = Field(False, description="the tensors in the file decide how many there are")
+
+
+class Algorithm(Model):
+    """The hub of one algorithm: finest tensors and normalised facts."""
+
+    schema_version: Literal[1]
+    algorithm: str
+    about: str
+    dims: dict[str, str] = Field(description="symbol in expressions -> fact")
+    index: dict[str, Index]
+    tensors: dict[NameText, Tensor]
+    facts: dict[str, Fact]
+    identity: list[str] = Field(description="tensors without which it is not a drafter of this algorithm")
+    checks: list[Check] = Field(default_factory=list)
+
+
+class Match(Model):
+    """A test that an engine makes on a tensor name."""
+
+    exact: NameText | None = None
+    contains: str | None = None
+    starts: str | None = None
+    ends: str | None = None
+    does: Literal["ignored", "dropped"] = Field("ignored", description="skipped on purpose, or lost")
+    versions: VersionSpec | None = None
+    when: ExprText | None = None
+    because: str
+    source: Cite | list[Cite]
+
+
+class Policy(Model):
+    """What an engine does with a tensor that fits no rule."""
+
+    does: Literal["drop", "raise", "random", "ones", "zeros"]
+    tensor: NameText | None = Field(None, description="only for these parameters")
+    versions: VersionSpec | None = None
+    because: str
+    source: Cite | list[Cite]
+
+
+class Provided(Model):
+    """A parameter that the engine may take from the target model."""
+
+    tensor: NameText
+    when: ExprText | None = None
+    if_present: Literal["kept", "replaced"]
+    if_absent: Literal["target", "random"]
+    versions: VersionSpec | None = None
+    because: str
+    source: Cite | list[Cite]
+
+
+class Case(Model):
+    """One case of an id rule: when it applies, and the state index h of an id."""
+
+    when: ExprText | None = None
+    h: ExprText
+
+
+class CaptureRule(Model):
+    """How target classes turn ids into captured states."""
+
+    classes: list[str] | Literal["any"]
+    versions: VersionSpec | None = None
+    cases: list[Case]
+    lowest: ExprText = "0"
+    highest: ExprText = Field("n - 1", description="highest state captured; n is the target's layer count")
+    default: ExprText | None = Field(None, description="states captured when the config names none")
+    outside: str = Field("never captured", description="what happens to a state outside the range")
+    because: str
+    source: Cite | list[Cite]
+
+
+class Capture(Model):
+    """Where an engine reads auxiliary layer ids, and what they mean to it."""
+
+    at: list[str]
+    versions: VersionSpec | None = Field(None, description="releases that read them at all")
+    order: Literal["ascending", "list"] = "ascending"
+    rules: list[CaptureRule]
+
+
+class Classes(Model):
+    """Architecture names an engine maps to this algorithm."""
+
+    architectures: list[str]
+    when: ExprText | None = Field(None, description="holds for drafters this class can run")
+    versions: VersionSpec | None = None
+    because: str
+    source: Cite | list[Cite]
+
+
+class Form(Model):
+    """One container that an engine reads, and how it reads its config."""
+
+    form: str
+    layout: str
+    detect: list[Clue]
+    classes: list[Classes] = Field(default_factory=list)
+    architectures_at: str = "architectures"
+    config: list[Line]
+    versions: VersionSpec | None = None
+
+
+class Engine(Model):
+    """What one engine does with drafters of one algorithm, release by release."""
+
+    schema_version: Literal[1]
+    engine: str
+    algorithm: str
+    about: str
+    releases: list[str] = Field(description="releases that were looked at, oldest first")
+    forms: list[Form]
+    prefixes: list[str] = Field(default_factory=list)
+    names: list[Name]
+    unused: list[Match] = Field(default_factory=list, description="read or skipped on purpose, without effect")
+    unknown: list[Policy]
+    missing: list[Policy]
+    provided: list[Provided] = Field(default_factory=list)
+    capture: Capture
+    checks: list[Check] = Field(default_factory=list)
+
+
+class Fragment(Model):
+    """Named config lines for use in several files."""
+
+    schema_version: Literal[1]
+    fragment: str
+    about: str
+    config: list[Entry]
+
+
+class TargetReading(Model):
+    """How facts of a target model are read from its config.json."""
+
+    schema_version: Literal[1]
+    target: str
+    about: str
+    nested: list[str] = Field(description="objects that may hold the language model's config")
+    fields: dict[str, list[str]]
+
+
+class Wrappers(Model):
+    """Name prefixes that training wrappers add around a whole model."""
+
+    schema_version: Literal[1]
+    wrappers: list[str]
+    about: str
+    source: Cite | list[Cite]
+
+
+File = Algorithm | Layout | Engine | Fragment | TargetReading | Wrappers
+# Which key tells the kind of a file; the order matters, since layouts and engines also name their algorithm.
+KINDS: dict[str, type[Model]] = {
+    "wrappers": Wrappers,
+    "engine": Engine,
+    "layout": Layout,
+    "fragment": Fragment,
+    "target": TargetReading,
+    "algorithm": Algorithm,
+}

@@ -1,0 +1,174 @@
+"""Finds, loads and cross-checks schema files: built in, from entry points, and from ``--schema-path``."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import TypeVar
+
+from ckptmorph.errors import SchemaError, UsageError, did_you_mean
+from ckptmorph.schema.check import cross_check, parse_file
+from ckptmorph.schema.models import (
+    Algorithm,
+    Engine,
+    Entry,
+    Fragment,
+    Layout,
+    Line,
+    Model,
+    TargetReading,
+    Use,
+    Wrappers,
+)
+
+ENTRY_POINTS = "ckptmorph.schemas"
+T = TypeVar("T")
+
+
+@dataclass
+class Registry:
+    """All schemas in force. ``digests`` maps each file's shown name to the sha256 of its bytes."""
+
+    algorithms: dict[str, Algorithm] = field(default_factory=dict)
+    layouts: dict[tuple[str, str], Layout] = field(default_factory=dict)
+    engines: dict[tuple[str, str], Engine] = field(default_factory=dict)
+    fragments: dict[str, Fragment] = field(default_factory=dict)
+    targets: dict[str, TargetReading] = field(default_factory=dict)
+    wrappers: dict[str, Wrappers] = field(default_factory=dict)
+    digests: dict[str, str] = field(default_factory=dict)
+    origins: dict[str, str] = field(default_factory=dict)
+
+    def algorithm(self, name: str) -> Algorithm:
+        return _get(self.algorithms, name, "algorithm")
+
+    def layouts_of(self, algorithm: str) -> list[Layout]:
+        return [layout for (algo, _), layout in sorted(self.layouts.items()) if algo == algorithm]
+
+    def engines_of(self, algorithm: str) -> list[Engine]:
+        return [engine for (algo, _), engine in sorted(self.engines.items()) if algo == algorithm]
+
+    def layout(self, algorithm: str, name: str) -> Layout:
+        return _get({n: v for (a, n), v in self.layouts.items() if a == algorithm}, name, "layout")
+
+    def engine(self, algorithm: str, name: str) -> Engine:
+        return _get({n: v for (a, n), v in self.engines.items() if a == algorithm}, name, "engine")
+
+    def layout_names(self) -> list[str]:
+        return sorted({name for _, name in self.layouts})
+
+    def engine_names(self) -> list[str]:
+        return sorted({name for _, name in self.engines})
+
+    def entries(self, lines: Iterable[Line]) -> list[Entry]:
+        """Config lines with their fragments put in place."""
+        return list(self._expand(lines))
+
+    def _expand(self, lines: Iterable[Line]) -> Iterator[Entry]:
+        for line in lines:
+            if isinstance(line, Use):
+                for entry in self.fragments[line.use].config:
+                    yield _under(entry, line.under)
+            else:
+                yield line
+
+    def wrapper_prefixes(self) -> list[str]:
+        return [prefix for wrappers in self.wrappers.values() for prefix in [wrappers.wrappers]]
+
+
+def _under(entry: Entry, prefix: str) -> Entry:
+    if not prefix:
+        return entry
+
+    def move(path: str) -> str:
+        return f"{prefix}.{path}" if path else prefix
+
+    change: dict[str, object] = {"also_write": [move(p) for p in entry.also_write]}
+    if entry.at is not None:
+        change["at"] = move(entry.at) if isinstance(entry.at, str) else [move(p) for p in entry.at]
+    if entry.set is not None:
+        change["set"] = move(entry.set)
+    return entry.model_copy(update=change)
+
+
+def _get(table: dict[str, T], name: str, kind: str) -> T:
+    if name in table:
+        return table[name]
+    close = did_you_mean(name, table)
+    known = ", ".join(sorted(table)) or "none"
+    raise UsageError(
+        f"there is no {kind} {name!r}",
+        code=f"unknown-{kind}",
+        hint=f"did you mean {close}?" if close else f"known: {known}",
+        next="ckptmorph schemas list",
+    )
+
+
+def builtin_folder() -> Path:
+    """The folder of the schemas we ship: inside the wheel, or beside the package in a source checkout."""
+    package = Path(__file__).resolve().parent.parent
+    packed = package / "_schemas"
+    return packed if packed.is_dir() else package.parent / "schemas"
+
+
+def _entry_point_folders() -> list[Path]:
+    from importlib.metadata import entry_points
+
+    folders = []
+    for point in entry_points(group=ENTRY_POINTS):
+        value = point.load()
+        folders.append(Path(value() if callable(value) else value))
+    return folders
+
+
+def schema_files(folder: Path) -> list[Path]:
+    """All schema files below a folder, sorted. Raises UsageError when the folder is none."""
+    if folder.is_file():
+        return [folder]
+    if not folder.is_dir():
+        raise UsageError(f"there is no schema folder {folder}", code="no-schema-folder", where=str(folder))
+    return sorted(p for p in folder.rglob("*.yaml") if p.is_file())
+
+
+def _add(registry: Registry, value: Model, shown: str) -> None:
+    key: object
+    table: dict[object, Model]
+    if isinstance(value, Algorithm):
+        table, key = registry.algorithms, value.algorithm  # type: ignore[assignment]
+    elif isinstance(value, Layout):
+        table, key = registry.layouts, (value.algorithm, value.layout)  # type: ignore[assignment]
+    elif isinstance(value, Engine):
+        table, key = registry.engines, (value.algorithm, value.engine)  # type: ignore[assignment]
+    elif isinstance(value, Fragment):
+        table, key = registry.fragments, value.fragment  # type: ignore[assignment]
+    elif isinstance(value, TargetReading):
+        table, key = registry.targets, value.target  # type: ignore[assignment]
+    else:
+        assert isinstance(value, Wrappers)
+        table, key = registry.wrappers, shown  # type: ignore[assignment]
+    if key in table:
+        raise SchemaError(f"{key} is defined twice", code="duplicate-schema", where=shown)
+    table[key] = value
+    registry.origins[f"{type(value).__name__.lower()}:{key}"] = shown
+
+
+@lru_cache(maxsize=8)
+def load_registry(extra: tuple[Path, ...] = ()) -> Registry:
+    """Load every schema: built in, from entry points, then ``extra`` folders or files.
+
+    Raises:
+        SchemaError: with file:line:column for the first thing that is wrong.
+    """
+    registry = Registry()
+    folders = [(builtin_folder(), "schemas")]
+    folders += [(f, str(f)) for f in (*_entry_point_folders(), *extra)]
+    for folder, shown in folders:
+        for path in schema_files(folder):
+            name = f"{shown}/{path.relative_to(folder).as_posix()}" if folder.is_dir() else shown
+            value, _ = parse_file(path, name)
+            _add(registry, value, name)
+            registry.digests[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    cross_check(registry)
+    return registry

@@ -1,0 +1,157 @@
+"""Small wrappers over the operating system: every OSError becomes one clear sentence."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from ckptmorph.errors import CkptmorphError, InputError, IOFailure, UsageError
+
+_NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
+
+
+def io_failure(exc: OSError, path: Path, doing: str) -> CkptmorphError:
+    """The error for ``exc``, which happened while ``doing`` (an infinitive) something to ``path``."""
+    text = f"Could not {doing} {path}"
+    where = str(path)
+    if exc.errno in _NO_SPACE:
+        return IOFailure(
+            f"{text}: no space is left there, or the file would be larger than is allowed.",
+            code="no-space",
+            where=where,
+            next="free some space or choose an output on another file system",
+        )
+    if exc.errno in _DENIED:
+        return IOFailure(
+            f"{text}: permission denied.",
+            code="permission-denied",
+            where=where,
+            next="check the owner and mode of the file and its folder",
+        )
+    if exc.errno == errno.EEXIST:
+        return IOFailure(
+            f"{text}: it exists already.", code="file-exists", where=where, next="choose another name"
+        )
+    reason = exc.strerror or str(exc)
+    return IOFailure(f"{text}: {reason}.", where=where, next="check the path and the disk, then try again")
+
+
+@contextmanager
+def os_errors(path: Path, doing: str) -> Iterator[None]:
+    """Turn any OSError of the block into an IOFailure about ``path``."""
+    try:
+        yield
+    except OSError as exc:
+        raise io_failure(exc, path, doing) from exc
+
+
+def checked_path(path: str | os.PathLike[str]) -> Path:
+    """``path`` as a Path that the operating system can take.
+
+    Raises:
+        UsageError: ``bad-path`` for a NUL character or text that has no file name encoding.
+    """
+    text = os.fspath(path)
+    try:
+        usable = b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        usable = False
+    if not usable:
+        raise UsageError(f"{text!r} cannot be a path.", code="bad-path", next="give a folder or a file")
+    return Path(text)
+
+
+def open_regular(path: Path) -> int:
+    """A file descriptor for reading ``path``, which must be a regular file (symlinks are followed).
+
+    Raises:
+        InputError: ``missing-file``, or ``not-a-file`` for a folder, FIFO, socket or device.
+        IOFailure: anything else the operating system objects to.
+    """
+    try:
+        # Looked at before opening: opening a device can have effects, and a FIFO wakes up its writer.
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise _not_a_file(path)
+        # O_NONBLOCK: had it been swapped for a FIFO since, the open must not wait for a writer.
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    except FileNotFoundError as exc:
+        what = "is a symlink to a file that does not exist" if path.is_symlink() else "does not exist"
+        raise InputError(
+            f"{path} {what}.", code="missing-file", where=str(path), next="download the checkpoint again"
+        ) from exc
+    except OSError as exc:
+        raise io_failure(exc, path, "open") from exc
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise _not_a_file(path)
+    return fd
+
+
+def _not_a_file(path: Path) -> InputError:
+    return InputError(
+        f"{path} is not a regular file, so it was not opened.",
+        code="not-a-file",
+        where=str(path),
+        next="replace it with the file itself",
+    )
+
+
+def pread_exactly(fd: int, start: int, stop: int, path: Path) -> bytes:
+    """Bytes ``[start, stop)`` of the open file; ``path`` is for messages.
+
+    Raises:
+        IOFailure: ``source-changed`` when the file ends earlier.
+    """
+    parts: list[bytes] = []
+    while start < stop:
+        with os_errors(path, "read"):
+            part = os.pread(fd, stop - start, start)
+        if not part:
+            raise source_changed(path)
+        parts.append(part)
+        start += len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def source_changed(path: Path) -> IOFailure:
+    """The error for an input file that another program writes to while we read it."""
+    return IOFailure(
+        f"{path} changed while it was being read.",
+        code="source-changed",
+        where=str(path),
+        next="wait until nothing writes to the checkpoint any more, then try again",
+    )
+
+
+def fsync_folder(path: Path) -> None:
+    """Make the entries of a folder durable. File systems that cannot do that for folders are let be."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    except OSError as exc:
+        if exc.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(fd)
+
+
+def remove_tree(path: Path) -> None:
+    """Delete a folder of ours as far as possible, never raising and never following a symlink out of it."""
+    _make_writable(path)
+    for folder, names, _ in os.walk(path):
+        # Before the walk descends: a folder copied from a read-only source cannot be emptied as it is.
+        for name in names:
+            _make_writable(Path(folder, name))
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def _make_writable(folder: Path) -> None:
+    with suppress(OSError):
+        if not folder.is_symlink():
+            folder.chmod(0o700)

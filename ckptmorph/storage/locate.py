@@ -1,0 +1,74 @@
+"""From the path a user gives to the folder of a checkpoint, or to the reason why it is none."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+
+from ckptmorph.errors import InputError
+from ckptmorph.storage import recognise
+from ckptmorph.storage.files import io_failure
+
+CONFIG = "config.json"
+WEIGHTS = ".safetensors"
+
+
+def folder_of(path: Path) -> Path:
+    """The checkpoint folder that ``path`` means: itself, or the folder around a weight, config or index file.
+
+    Raises:
+        InputError: ``missing-folder``, ``not-a-checkpoint``, or what a single GGUF or pickle file is.
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError as exc:
+        raise InputError(
+            f"{path} does not exist.", code="missing-folder", where=str(path), next="check the path"
+        ) from exc
+    except OSError as exc:
+        raise io_failure(exc, path, "look at") from exc
+    if stat.S_ISDIR(mode):
+        return path
+    if stat.S_ISREG(mode):
+        if path.suffix in (WEIGHTS, ".json"):
+            return path.parent
+        recognise.refuse_training_state(path, [path.name])
+    raise InputError(
+        f"{path} is neither a folder nor a safetensors file.",
+        code="not-a-checkpoint",
+        where=str(path),
+        next="give the folder that holds config.json and the weights",
+    )
+
+
+def refuse_other_kinds(folder: Path, names: Sequence[str], weights: Sequence[str], has_index: bool) -> None:
+    """Refuse a folder that is no plain model folder. ``names`` are all its entries, ``weights`` some of them.
+
+    Raises:
+        InputError: ``missing-weights`` or one of the codes of the module ``recognise``.
+    """
+    if has_index:
+        return
+    if weights:
+        recognise.refuse_adapter(folder, names)
+        # Two models of one training run are not two shards of one model.
+        if len(weights) > 1 and recognise.is_accelerate_state(names):
+            raise recognise.accelerate_state(folder, names)
+        return
+    recognise.refuse_training_state(folder, names)
+    if CONFIG in names:
+        raise missing(folder, "missing-weights", "*.safetensors")
+
+
+def missing(folder: Path, code: str, what: str) -> InputError:
+    """The error for a folder without ``what``; it points at subfolders that may be meant instead."""
+    below = recognise.checkpoints_below(folder)
+    return InputError(
+        f"{folder} holds no {what}.",
+        code=code,
+        where=str(folder),
+        hint=f"these subfolders look like checkpoints: {', '.join(below[:5])}" if below else None,
+        next=f"try {folder / below[0]}" if below else f"give the folder that holds {what}",
+    )

@@ -1,0 +1,111 @@
+"""Names for temporary folders beside an output, held by a lock that dies with its process.
+
+The lock is a file ``<name>.lock`` beside the folder, locked with flock. It is created before the folder
+and deleted after it, so every temporary folder has one, and one that can be locked belongs to nobody.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import secrets
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from ckptmorph.errors import IOFailure
+from ckptmorph.storage.files import os_errors, remove_tree
+
+_MARK = ".ckptmorph-tmp-"
+_LOCK = ".lock"
+_TRIES = 100
+
+# What flock answers on file systems without locks. Nobody can hold one there, so nobody removes anything.
+_NO_LOCKS = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
+
+
+@dataclass
+class Reserved:
+    """A reserved name: ``path`` is free to be created by the holder. Close it with ``remove``."""
+
+    path: Path
+    fd: int
+
+    def remove(self) -> None:
+        """Delete what is at ``path``, if anything is left there, and give the name back."""
+        remove_tree(self.path)
+        # Something undeletable keeps its lock file, so that the next run tries again.
+        if not os.path.lexists(self.path):
+            with suppress(OSError):
+                os.unlink(_lock_of(self.path))
+        self.release()
+
+    def release(self) -> None:
+        """Let go of the lock but leave everything in place; the next ``sweep`` removes it."""
+        if self.fd >= 0:
+            fd, self.fd = self.fd, -1
+            os.close(fd)
+
+
+def reserve(out: Path) -> Reserved:
+    """Reserve a fresh name beside ``out``, on the same file system.
+
+    Raises:
+        IOFailure: the parent folder cannot be written to.
+    """
+    for _ in range(_TRIES):
+        path = out.parent / f".{out.name}{_MARK}{secrets.token_hex(4)}"
+        lock = _lock_of(path)
+        if os.path.lexists(path) or os.path.lexists(lock):
+            continue
+        with os_errors(out.parent, "write to"):
+            fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        # Between the two lines above and below, a sweep may have taken the file for a stale one.
+        if _locked(fd, without_locks=True) and _is_still(fd, lock):
+            return Reserved(path, fd)
+        os.close(fd)
+    raise IOFailure(f"No temporary name is free in {out.parent}.", where=str(out.parent), next="try again")
+
+
+def sweep(out: Path) -> None:
+    """Remove the temporary folders that dead processes left beside ``out``. Never raises an OSError."""
+    start = f".{out.name}{_MARK}"
+    with suppress(OSError):
+        for name in os.listdir(out.parent):
+            if name.startswith(start) and name.endswith(_LOCK) and _is_token(name[len(start) : -len(_LOCK)]):
+                with suppress(OSError):
+                    _remove_if_stale(out.parent / name.removesuffix(_LOCK))
+
+
+def _remove_if_stale(path: Path) -> None:
+    lock = _lock_of(path)
+    fd = os.open(lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    if _locked(fd, without_locks=False) and _is_still(fd, lock):
+        Reserved(path, fd).remove()
+    else:
+        os.close(fd)
+
+
+def _lock_of(path: Path) -> Path:
+    return path.with_name(path.name + _LOCK)
+
+
+def _is_token(text: str) -> bool:
+    return len(text) == 8 and set(text) <= set("0123456789abcdef")
+
+
+def _locked(fd: int, *, without_locks: bool) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as exc:
+        return without_locks and exc.errno in _NO_LOCKS
+    return True
+
+
+def _is_still(fd: int, path: Path) -> bool:
+    try:
+        there, mine = os.lstat(path), os.fstat(fd)
+    except OSError:
+        return False
+    return (there.st_dev, there.st_ino) == (mine.st_dev, mine.st_ino)

@@ -1,0 +1,155 @@
+"""Writing files: ranges of other files and computed bytes, streamed, then made durable."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from ckptmorph.errors import InternalError
+from ckptmorph.storage.copying import Sources, copy_range, write_all
+from ckptmorph.storage.files import checked_path, os_errors
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRange:
+    """Bytes ``[start, stop)`` of the file ``path``."""
+
+    path: Path
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Produced:
+    """``nbytes`` computed bytes; ``chunks`` starts computing them, one buffer after the other."""
+
+    nbytes: int
+    chunks: Callable[[], Iterator[bytes]]
+
+
+Piece = CopyRange | Produced
+
+
+@dataclass(frozen=True)
+class WriteStats:
+    """What a write did.
+
+    Attributes:
+        copied, computed: bytes of the two kinds of pieces.
+        method: how ranges were copied: ``copy_file_range`` (in the kernel), ``read-write``, ``mixed`` or
+            ``none``.
+    """
+
+    copied: int
+    computed: int
+    method: str
+
+
+def write_file(
+    path: Path, header: bytes, pieces: Iterable[Piece], *, progress: Callable[[int], None] | None = None
+) -> WriteStats:
+    """Create ``path`` from a header and pieces, and fsync it. A failure leaves no file behind.
+
+    Args:
+        path: must not exist; its mode comes from the umask.
+        header: the first bytes.
+        pieces: what follows, in order; consumed lazily.
+        progress: called with the number of bytes just written, also for the header.
+
+    Raises:
+        IOFailure: ``no-space``, ``file-exists``, ``source-changed`` (a source shrank or was written to
+            while it was copied), or anything else the operating system refuses.
+        InternalError: ``piece-size`` when a piece computes more or fewer bytes than it announced.
+    """
+    report = progress or _ignore
+    copied = computed = 0
+    with _created(path) as fd, Sources() as sources:
+        write_all(fd, header, path)
+        report(len(header))
+        for piece in merged(pieces):
+            if isinstance(piece, CopyRange):
+                copy_range(sources, piece.path, (piece.start, piece.stop), fd, path, report)
+                copied += piece.stop - piece.start
+            else:
+                _compute(piece, fd, path, report)
+                computed += piece.nbytes
+        sources.check_unchanged()
+    return WriteStats(copied, computed, sources.method())
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Create the small file ``path`` with ``data``, and fsync it. A failure leaves no file behind.
+
+    Raises:
+        IOFailure: ``file-exists``, ``no-space``, or anything else the operating system refuses.
+    """
+    with _created(path) as fd:
+        write_all(fd, data, path)
+
+
+def merged(pieces: Iterable[Piece]) -> Iterator[Piece]:
+    """The same bytes in fewer pieces: ranges that follow each other in one file become one range.
+
+    Raises:
+        InternalError: ``bad-range``.
+    """
+    run: CopyRange | None = None
+    for piece in pieces:
+        if isinstance(piece, CopyRange):
+            if not 0 <= piece.start <= piece.stop:
+                text = f"Bytes {piece.start} to {piece.stop} are no range."
+                raise InternalError(text, code="bad-range", where=str(piece.path))
+            if run is not None and run.path == piece.path and run.stop == piece.start:
+                run = CopyRange(run.path, run.start, piece.stop)
+                continue
+        if run is not None:
+            yield run
+        run = piece if isinstance(piece, CopyRange) else None
+        if isinstance(piece, Produced):
+            yield piece
+    if run is not None:
+        yield run
+
+
+@contextmanager
+def _created(path: Path) -> Iterator[int]:
+    """A new file, open for writing; durable after the block, gone after an exception."""
+    path = checked_path(path)
+    with os_errors(path, "create"):
+        # O_EXCL also refuses to write through a symlink that somebody put there.
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    with ExitStack() as undo:
+        undo.callback(_unlink, path)
+        try:
+            yield fd
+            with os_errors(path, "write"):
+                os.fsync(fd)
+        finally:
+            with os_errors(path, "write"):
+                os.close(fd)
+        undo.pop_all()
+
+
+def _unlink(path: Path) -> None:
+    with suppress(OSError):
+        os.unlink(path)
+
+
+def _compute(piece: Produced, fd: int, path: Path, report: Callable[[int], None]) -> None:
+    done = 0
+    for chunk in piece.chunks():
+        done += len(chunk)
+        if done > piece.nbytes:
+            break
+        write_all(fd, chunk, path)
+        report(len(chunk))
+    if done != piece.nbytes:
+        text = f"A tensor was to take {piece.nbytes} bytes, but {done} or more were computed."
+        raise InternalError(text, code="piece-size", where=path.name, expected=piece.nbytes, got=done)
+
+
+def _ignore(nbytes: int) -> None:
+    """Progress that nobody looks at."""

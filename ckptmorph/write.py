@@ -1,0 +1,287 @@
+"""Writing a canonical drafter as a layout: which tensors under which names, which config fields with which values."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ckptmorph.canonical import Drafter, Request, codec_context
+from ckptmorph.facts import Evidence, Known, active, cite, read_config
+from ckptmorph.findings import Finding, Value, error, note
+from ckptmorph.names import Canon, Spelling, enumerate_tensors, written_as
+from ckptmorph.ops import build
+from ckptmorph.ops.nodes import Node
+from ckptmorph.permutes import permute_named
+from ckptmorph.schema.capture import rule_for
+from ckptmorph.schema.codecs import CODECS, CodecFault, Context
+from ckptmorph.schema.expr import ExprError, Unknown, parse
+from ckptmorph.schema.models import Entry, Layout
+from ckptmorph.schema.paths import ABSENT, get_path, set_path
+from ckptmorph.schema.registry import Registry
+from ckptmorph.schema.template import template
+
+
+class ConfigStep(Value):
+    """One field of the output config: where it stands, its value, and why."""
+
+    field: str
+    value: Any
+    evidence: Evidence
+
+
+class Lost(Value):
+    """Something the target layout cannot hold. ``recoverable`` losses come back from the side-car."""
+
+    id: str
+    severity: str
+    message: str
+    because: str
+    source: str | None = None
+
+
+@dataclass
+class Output:
+    """What would be written. ``tensors`` maps output names to nodes, ``config`` is the whole config.json."""
+
+    tensors: dict[str, Node] = field(default_factory=dict)
+    canon: dict[str, list[str]] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
+    steps: list[ConfigStep] = field(default_factory=list)
+    dropped: dict[str, str] = field(default_factory=dict)
+    losses: list[Lost] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+
+
+class _Writing:
+    def __init__(
+        self, registry: Registry, drafter: Drafter, layout: Layout, request: Request, base: Mapping[str, Any] | None
+    ) -> None:
+        self.drafter = drafter
+        self.layout = layout
+        self.request = request
+        self.env = drafter.env
+        self.entries = registry.entries(layout.config)
+        self.context = codec_context(registry, layout.algorithm, request, self.env, drafter.facts)
+        self.base = base
+        self.out = Output(config=copy.deepcopy(dict(base)) if base is not None else {})
+
+    # --- tensors ---
+
+    def tensors(self) -> None:
+        hub = self.drafter.algorithm
+        counts = {spec.count: self.env[spec.count] for spec in hub.index.values() if spec.count in self.env}
+        joined: dict[str, list[tuple[int, Node]]] = {}
+        states = self._state_order()
+        for canon in enumerate_tensors(hub, counts):
+            spelt = written_as(self.layout.names, canon, self.env)
+            node = self._wanted(canon, spelt)
+            if node is None or spelt is None:
+                continue
+            if spelt.name is None:
+                self._drop(canon, spelt.line.because or "this layout never holds it")
+                continue
+            node = self._formed(canon, spelt, self._reordered(canon, node, states))
+            if spelt.line.concat is None:
+                self._put(spelt.name, node, canon.name)
+            else:
+                position = spelt.line.tensors.index(canon.family)
+                joined.setdefault(spelt.name, []).append((position, node))
+                self.out.canon.setdefault(spelt.name, []).append(canon.name)
+                if len(joined[spelt.name]) == len(spelt.line.tensors):
+                    parts = [n for _, n in sorted(joined.pop(spelt.name), key=lambda item: item[0])]
+                    self.out.tensors[spelt.name] = build.concat(parts, spelt.line.concat)
+        for name in joined:
+            self.out.findings.append(error("missing-tensor", f"{name} cannot be formed: a part is absent", where=name))
+        self._unplaced()
+
+    def _put(self, name: str, node: Node, canonical: str) -> None:
+        if name in self.out.tensors:
+            self.out.findings.append(
+                error("duplicate-tensor", f"{name} would hold both {self.out.canon[name][0]} and {canonical}", where=name)
+            )
+        self.out.tensors[name] = node
+        self.out.canon.setdefault(name, []).append(canonical)
+
+    def _wanted(self, canon: Canon, spelt: Spelling | None) -> Node | None:
+        """The node to write, derived if the layout needs it and the drafter only implies it."""
+        if canon.spec.when is not None and not parse(canon.spec.when).known(self.env):
+            return None
+        node = self.drafter.tensors.get(canon.name)
+        if node is None and spelt is not None and not spelt.line.optional and spelt.name is not None:
+            node = self.drafter.derivable.get(canon.name)
+        return node
+
+    def _drop(self, canon: Canon, why: str) -> None:
+        self.out.dropped[self.drafter.names.get(canon.name, canon.name)] = why
+
+    def _unplaced(self) -> None:
+        placed = {name for names in self.out.canon.values() for name in names}
+        dropped = set(self.out.dropped)
+        for name in self.drafter.tensors:
+            if name not in placed and self.drafter.names.get(name, name) not in dropped:
+                self.out.findings.append(
+                    error("no-place", f"{name} has no place in layout {self.layout.layout}", where=name)
+                )
+
+    def _state_order(self) -> list[int] | None:
+        """New column order of the auxiliary states, when this layout captures ascending and the drafter is not."""
+        states = self.drafter.facts.get("aux_states")
+        entry = next((e for e in self.entries if e.codec == "states" and e.write), None)
+        if states is None or entry is None:
+            return None
+        order = entry.args.get("order", "ascending")
+        if "engine" in entry.args:
+            order = self.context.captures[entry.args["engine"]].order
+        if order == "list" or states.value == sorted(states.value):
+            return None
+        return sorted(range(len(states.value)), key=lambda k: states.value[k])
+
+    def _reordered(self, canon: Canon, node: Node, order: list[int] | None) -> Node:
+        hub = self.drafter.algorithm
+        if order is None or canon.family not in hub.facts["aux_states"].blocks_of:
+            return node
+        count = next(s for s, fact in hub.dims.items() if fact == "num_aux_states")
+        index = next((i for i, spec in hub.index.items() if spec.count == count and i in canon.index), None)
+        if index is not None:
+            other = template(canon.family).fill({**canon.index, index: order[canon.index[index]]})
+            return self.drafter.tensors[other]
+        for dim, expr in enumerate(canon.shape_exprs()):
+            if count in expr.names:
+                return build.permute(node, dim, node.shape[dim] // len(order), order, "auxiliary states in capture order")
+        return node
+
+    def _formed(self, canon: Canon, spelt: Spelling, node: Node) -> Node:
+        line = spelt.line
+        if line.form == "absolute":
+            node = build.map_form(node, "absolute")
+        if line.shape is not None:
+            shape = [int(parse(str(s)).value({**self.env, **canon.index})) for s in line.shape]
+            node = build.view(node, shape)
+        if line.permute is not None:
+            node = permute_named(node, line.permute, self.env)
+        return node
+
+    # --- config ---
+
+    def config(self) -> None:
+        kept = read_config(self.drafter.algorithm, self.entries, self.out.config, self.context) if self.base else None
+        written: set[str] = set()
+        for entry in active(self.entries, None):
+            if entry.set is not None:
+                self._constant(entry)
+            elif entry.fact is not None and entry.write and not entry.has_fixed and self._applies(entry):
+                self._field(entry, kept.values if kept else {}, written)
+        self._slots()
+
+    def _applies(self, entry: Entry) -> bool:
+        if entry.when is None:
+            return True
+        try:
+            return parse(entry.when).truth(self.env)
+        except (Unknown, ExprError):
+            return False
+
+    def _constant(self, entry: Entry) -> None:
+        assert entry.set is not None
+        if not self._applies(entry) or get_path(self.out.config, entry.set) is not ABSENT:
+            return
+        set_path(self.out.config, entry.set, copy.deepcopy(entry.value))
+        self._step(entry.set, entry.value, Evidence(kind="constant", at=self.layout.layout))
+
+    def _field(self, entry: Entry, kept: Mapping[str, Known], written: set[str]) -> None:
+        fact = entry.fact
+        assert fact is not None
+        known = self.drafter.facts.get(fact)
+        if known is None or (known.value is None and self.drafter.algorithm.facts[fact].type != "any"):
+            self._ask(entry, fact)
+            return
+        before = kept.get(fact)
+        if before is not None and before.value == known.value and fact not in written:
+            shown = before.evidence.at or entry.paths[0]
+            self._step(shown, known.value, Evidence(kind="original", at=shown))
+            return
+        written.add(fact)
+        try:
+            write = CODECS[entry.codec].write
+            assert write is not None
+            changes = write(known.value, entry.paths[0], entry.args, self.context)
+        except CodecFault as exc:
+            self.out.findings.append(error(exc.code, exc.message, where=entry.paths[0], next=exc.next, source=cite(entry.source)))
+            return
+        for path, value in changes.items():
+            for where in [path, *entry.also_write]:
+                self._set(where, value, known.evidence)
+
+    def _ask(self, entry: Entry, fact: str) -> None:
+        if not entry.required:
+            return
+        spec = self.drafter.algorithm.facts[fact]
+        self.out.findings.append(
+            error(
+                "fact-not-stated",
+                f"layout {self.layout.layout} needs {fact} ({spec.about}), and the source does not state it",
+                where=entry.paths[0],
+                hint="ckptmorph invents nothing",
+                next=spec.ask or f"--set {fact}=...",
+            )
+        )
+
+    def _set(self, path: str, value: Any, evidence: Evidence) -> None:
+        try:
+            set_path(self.out.config, path, copy.deepcopy(value))
+        except KeyError:
+            self.out.findings.append(error("config-path", f"{path} cannot be written: the way there does not exist", where=path))
+            return
+        self._step(path, value, evidence)
+
+    def _step(self, path: str, value: Any, evidence: Evidence) -> None:
+        self.out.steps.append(ConfigStep(field=path, value=value, evidence=evidence))
+
+    def _slots(self) -> None:
+        """Facts that change results and have no field here are losses; harmless ones wait in the side-car."""
+        slots = {entry.fact for entry in self.entries}
+        shown = {spec.shown for spec in self.drafter.algorithm.tensors.values()}
+        for name, known in self.drafter.facts.items():
+            fact = self.drafter.algorithm.facts[name]
+            if name in slots or name in shown or fact.derive or name in self.drafter.algorithm.dims.values():
+                continue
+            severity = "semantic" if fact.changes_results else "recoverable"
+            self.out.losses.append(
+                Lost(
+                    id=f"no-slot-{name.replace('_', '-')}",
+                    severity=severity,
+                    message=f"{name} = {known.value!r} has no field in layout {self.layout.layout}",
+                    because=fact.about,
+                )
+            )
+        for loss in self.layout.losses:
+            if parse(loss.when).known(self.env):
+                self.out.losses.append(
+                    Lost(id=loss.id, severity=loss.severity, message=loss.because, because=loss.because,
+                         source=cite(loss.source))  # fmt: skip
+                )
+
+
+def compose(
+    registry: Registry, drafter: Drafter, layout: Layout, request: Request, base: Mapping[str, Any] | None = None
+) -> Output:
+    """Compose the output of ``drafter`` as ``layout``; nothing is read or written.
+
+    Args:
+        base: a config of this layout that the drafter once had. Fields that still say the same stay as they are,
+            so that the way back gives an equal config; the others are rewritten.
+    """
+    writing = _Writing(registry, drafter, layout, request, base)
+    writing.tensors()
+    writing.config()
+    if base is None:
+        writing.out.findings += [
+            note("field-not-carried", f"{path} has no meaning in layout {layout.layout}; it waits in the side-car", where=path)
+            for path in drafter.unread
+        ]
+    return writing.out
+
+
+__all__ = ["ConfigStep", "Context", "Lost", "Output", "compose", "rule_for"]

@@ -1,0 +1,311 @@
+"""Casts and maps: values against torch and struct, faults with their place and value."""
+
+from __future__ import annotations
+
+import struct
+import subprocess
+import sys
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ckptmorph.errors import CkptmorphError, InputError, IOFailure, RefusedError
+from ckptmorph.ops import build
+from ckptmorph.ops.casting import in_order
+from ckptmorph.ops.compute import compute
+from ckptmorph.ops.nodes import Cast, Concat, Fill, MapForm, MapFromMask, MaskFromMap, Slice, Source
+from tests.ops.strategies import HAS_TORCH, NO_TORCH, patient, reader
+
+needs_torch = pytest.mark.skipif(not HAS_TORCH, reason=NO_TORCH)
+TORCH = {
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+    "BF16": "bfloat16",
+    "F16": "float16",
+    "F32": "float32",
+    "F64": "float64",
+}
+
+
+def vector(dtype: str, count: int, name: str = "a") -> Source:
+    return Source(tensor=name, dtype=dtype, shape=(count,))
+
+
+def result(node: Any, data: bytes, window: int = 8 << 20, name: str = "a") -> bytes:
+    return b"".join(compute(node, reader({name: data}), window=window))
+
+
+# Floats
+
+
+def torch_bytes(values: list[float], dtype: str) -> bytes:
+    import torch
+
+    tensor = torch.tensor(values, dtype=torch.float64).to(getattr(torch, TORCH[dtype]))
+    return bytes(tensor.view(torch.uint8).tolist())
+
+
+def torch_cast(data: bytes, source: str, target: str) -> bytes:
+    import torch
+
+    tensor = torch.frombuffer(bytearray(data), dtype=getattr(torch, TORCH[source]))
+    return bytes(tensor.to(getattr(torch, TORCH[target])).view(torch.uint8).tolist())
+
+
+@needs_torch
+@pytest.mark.parametrize("target", TORCH)
+@pytest.mark.parametrize("source", TORCH)
+@settings(patient, max_examples=30)
+@given(st.lists(st.floats(-400, 400), min_size=1, max_size=40), st.sampled_from([1, 24, 1 << 20]))
+def test_casts_are_those_of_torch(source: str, target: str, values: list[float], window: int) -> None:
+    data = torch_bytes(values, source)
+    node = build.cast(vector(source, len(values)), target)
+    assert result(node, data, window) == torch_cast(data, source, target)
+
+
+@needs_torch
+def test_casts_round_to_nearest_even() -> None:
+    # 257 lies between the neighbours 256 and 258 of BF16, 259 between 258 and 260.
+    data = struct.pack("<4f", 257, 259, -1.5, 3.0e-39)
+    upper = result(Cast(of=vector("F32", 4), dtype="BF16"), data)
+    widened = b"".join(b"\0\0" + upper[i : i + 2] for i in range(0, 8, 2))
+    assert struct.unpack("<4f", widened)[:3] == (256, 260, -1.5)
+
+
+@needs_torch
+@pytest.mark.parametrize("window", [8, 100, 1 << 20])
+def test_b065_overflow_is_counted_and_refused(window: int) -> None:
+    values = [1.0, 65504.0, 1e5, float("inf"), -2e5, float("nan"), 3.0]
+    node = Cast(of=vector("BF16", 7, "fc.weight"), dtype="F16")
+    with pytest.raises(RefusedError) as caught:
+        result(node, torch_bytes(values, "BF16"), window, "fc.weight")
+    # 65504 rounds to 65536 in BF16 already, so that F16 cannot hold it either; Inf and NaN stay what they are.
+    assert caught.value.code == "cast-overflow"
+    assert caught.value.got == {"count": 3, "first_index": 1}
+    assert "fc.weight: 3 of 7 values do not fit F16" in caught.value.message
+    assert "flat index 1" in caught.value.message
+
+
+@needs_torch
+def test_overflow_is_placed_in_the_cast_tensor_even_when_read_backwards() -> None:
+    cast = Cast(of=vector("F32", 6), dtype="F16")
+    node = build.permute(cast, 0, 1, (5, 4, 3, 2, 1, 0), "backwards")
+    with pytest.raises(RefusedError) as caught:
+        result(node, struct.pack("<6f", 0, 1, 1e6, 2, 1e7, 3))
+    assert caught.value.got == {"count": 2, "first_index": 2}
+
+
+@needs_torch
+def test_an_infinity_that_the_target_lacks_is_refused_and_zeros_are_not() -> None:
+    infinite = struct.pack("<2f", 1.0, float("inf"))
+    with pytest.raises(RefusedError, match="1 of 2 values do not fit F8_E4M3"):
+        result(Cast(of=vector("F32", 2), dtype="F8_E4M3"), infinite)
+    assert result(Cast(of=vector("F32", 2), dtype="F8_E5M2"), infinite) == b"\x3c\x7c"
+    assert result(Cast(of=vector("F32", 1), dtype="F16"), struct.pack("<f", 1e-30)) == b"\0\0"
+
+
+@needs_torch
+def test_a_part_of_a_cast_counts_only_that_part() -> None:
+    cast = Cast(of=vector("F32", 4), dtype="F16")
+    data = struct.pack("<4f", 1e9, 1, 2, 1e9)
+    assert result(Slice(of=cast, dim=0, start=1, stop=3), data) == struct.pack("<2e", 1, 2)
+
+
+def test_big_endian_hosts_swap_what_torch_sees() -> None:
+    assert in_order(bytearray(b"\1\2\3\4"), 2, "big") == b"\2\1\4\3"
+    assert in_order(bytearray(range(8)), 8, "big") == bytes(range(7, -1, -1))
+    assert in_order(bytearray(range(8)), 4, "big") == b"\3\2\1\0\7\6\5\4"
+    assert in_order(bytearray(b"\1\2"), 1, "big") == in_order(bytearray(b"\1\2"), 2, "little") == b"\1\2"
+
+
+# Whole numbers
+
+
+INTEGERS = {"I8": "b", "I16": "h", "I32": "i", "I64": "q", "U8": "B", "U16": "H", "U32": "I", "U64": "Q"}
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+@given(st.data())
+def test_integers_widen_exactly(dtype: str, data: Any) -> None:
+    bits, signed = int(dtype[1:]), dtype[0] == "I"
+    low, high = (
+        (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if signed else (0, min((1 << bits) - 1, 2**63 - 1))
+    )
+    values = data.draw(st.lists(st.integers(low, high), min_size=1, max_size=20))
+    stored = struct.pack(f"<{len(values)}{INTEGERS[dtype]}", *values)
+    node = build.cast(vector(dtype, len(values)), "I64")
+    assert result(node, stored, window=24) == struct.pack(f"<{len(values)}q", *values)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "data", "code", "said"),
+    [
+        ("U64", struct.pack("<2Q", 5, 2**63), "integer-overflow", "9223372036854775808"),
+        ("F32", struct.pack("<4f", 1, 2, 3, 3.5), "d2t-not-integral", "entry 3 of the F32 tensor is 3.5"),
+        ("F32", struct.pack("<2f", 1, float("nan")), "d2t-not-integral", "entry 1 of the F32 tensor is nan"),
+        ("F16", struct.pack("<2e", 1, float("inf")), "d2t-not-integral", "entry 1 of the F16 tensor is inf"),
+        ("F16", struct.pack("<2e", 2047, 2048), "d2t-not-exact", "entry 1 is 2048, but F16 rounds"),
+        ("F32", struct.pack("<2f", 2**24 - 1, -(2**24)), "d2t-not-exact", "entry 1 is -16777216"),
+    ],
+)
+@pytest.mark.parametrize("window", [8, 1 << 20])
+def test_numbers_that_are_not_sure_are_refused(
+    dtype: str, data: bytes, code: str, said: str, window: int
+) -> None:
+    count = len(data) // {"U64": 8, "F32": 4, "F16": 2}[dtype]
+    with pytest.raises(InputError, match=said) as caught:
+        result(Cast(of=vector(dtype, count, "d2t"), dtype="I64"), data, window, "d2t")
+    # Encoding does not know the tensor; every other fault names it.
+    assert caught.value.code == code
+
+
+@pytest.mark.parametrize(("dtype", "code"), [("F16", "e"), ("F32", "f"), ("F64", "d")])
+def test_whole_floats_become_integers(dtype: str, code: str) -> None:
+    node = Cast(of=vector(dtype, 3), dtype="I64")
+    assert result(node, struct.pack(f"<3{code}", -5, 0, 2047)) == struct.pack("<3q", -5, 0, 2047)
+    # 100 is 0x42c8 in the upper half of an F32.
+    assert result(Cast(of=vector("BF16", 1), dtype="I64"), b"\xc8\x42") == struct.pack("<q", 100)
+
+
+# Maps and masks
+
+
+@given(st.lists(st.integers(-(2**50), 2**50), min_size=1, max_size=20), st.sampled_from([1, 24, 1 << 20]))
+def test_map_form_adds_and_subtracts_the_index(values: list[int], window: int) -> None:
+    stored = struct.pack(f"<{len(values)}q", *values)
+    for to, sign in (("absolute", 1), ("offset", -1)):
+        moved = [value + sign * index for index, value in enumerate(values)]
+        node = MapForm(of=vector("I64", len(values)), to=to)
+        assert result(node, stored, window) == struct.pack(f"<{len(values)}q", *moved)
+
+
+def test_a_part_of_a_map_keeps_its_index() -> None:
+    absolute = MapForm(of=vector("I64", 4), to="absolute")
+    part = Slice(of=absolute, dim=0, start=2, stop=4)
+    assert result(part, struct.pack("<4q", 0, 0, 7, 7)) == struct.pack("<2q", 9, 10)
+
+
+@pytest.mark.parametrize(
+    ("offsets", "said"),
+    [
+        ((-5, 0, 0), "entry 0 is -5, but target id -5 is not in 0..9"),
+        ((0, 0, 8), "entry 2 is 8, but target id 10 is not in 0..9"),
+        ((3, 2, 0), "entry 1 is 2, but target id 3 is taken already"),
+    ],
+)
+def test_b027_a_mask_is_not_made_from_a_bad_map(offsets: tuple[int, ...], said: str) -> None:
+    with pytest.raises(InputError, match=said) as caught:
+        result(MaskFromMap(of=vector("I64", 3, "d2t"), size=10), struct.pack("<3q", *offsets), name="d2t")
+    assert caught.value.code == "d2t-invalid"
+
+
+def test_a_map_is_not_made_from_a_bad_mask() -> None:
+    with pytest.raises(InputError, match="t2d selects 2 target ids, not 3"):
+        result(MapFromMask(of=vector("BOOL", 4, "t2d"), length=3), b"\1\0\0\1", name="t2d")
+    with pytest.raises(InputError, match="t2d is no mask: entry 2 is 7"):
+        result(MapFromMask(of=vector("U8", 4, "t2d"), length=3), b"\1\0\7\1", name="t2d")
+
+
+def test_unsorted_maps_give_a_mask_but_not_their_order_back() -> None:
+    mask = MaskFromMap(of=vector("I64", 3), size=6)
+    unsorted = struct.pack("<3q", 5, 0, 1)  # targets 5 1 3
+    assert result(mask, unsorted) == b"\0\1\0\1\0\1"
+    assert result(MapFromMask(of=mask, length=3), unsorted) == struct.pack("<3q", 1, 2, 3)
+
+
+# The rest
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "shape", "expected"),
+    [
+        ("zeros", "BF16", (2, 2), bytes(8)),
+        ("ones", "BOOL", (3,), b"\1\1\1"),
+        ("ones", "F32", (2,), struct.pack("<2f", 1, 1)),
+        ("ones", "F64", (1,), struct.pack("<d", 1)),
+        ("ones", "F16", (), struct.pack("<e", 1)),
+        ("ones", "BF16", (1,), struct.pack("<f", 1)[2:]),
+        ("ones", "I32", (2,), struct.pack("<2i", 1, 1)),
+        ("arange", "I64", (5,), struct.pack("<5q", *range(5))),
+        ("arange", "U8", (256,), bytes(range(256))),
+        ("arange", "I8", (128,), bytes(range(128))),
+    ],
+)
+@pytest.mark.parametrize("window", [1, 9, 1 << 20])
+def test_fills(value: Any, dtype: str, shape: tuple[int, ...], expected: bytes, window: int) -> None:
+    assert (
+        b"".join(compute(Fill(value=value, dtype=dtype, shape=shape), reader({}), window=window)) == expected
+    )
+
+
+@needs_torch
+@pytest.mark.parametrize("dtype", ["F8_E4M3", "F8_E5M2", "BF16", "F16"])
+def test_ones_are_one(dtype: str) -> None:
+    assert b"".join(compute(Fill(value="ones", dtype=dtype, shape=(1,)), reader({}))) == torch_bytes(
+        [1.0], dtype
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "shape"),
+    [
+        ("ones", "F4", (2,)),
+        ("zeros", "C64", (2,)),
+        ("arange", "F32", (2,)),
+        ("arange", "I64", (2, 2)),
+        ("arange", "I8", (129,)),
+        ("arange", "U8", (257,)),
+        ("zeros", "F32", (-1,)),
+    ],
+)
+def test_fills_that_cannot_be(value: Any, dtype: str, shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"fill|shape|arange"):
+        Fill(value=value, dtype=dtype, shape=shape)
+
+
+def test_a_short_read_is_noticed() -> None:
+    with pytest.raises(IOFailure, match="a: 2 bytes instead of 8 at byte 0") as caught:
+        list(compute(vector("F32", 2), lambda tensor, start, stop: b"\0\0"))
+    assert caught.value.code == "short-read"
+
+
+def test_reads_and_chunks_keep_to_the_window() -> None:
+    asked: list[int] = []
+
+    def read(tensor: str, start: int, stop: int) -> bytes:
+        asked.append(stop - start)
+        return bytes(stop - start)
+
+    columns = build.permute(Source(tensor="a", dtype="F32", shape=(100, 8)), 1, 4, (1, 0), "swap")
+    chunks = list(
+        compute(
+            Concat(parts=(columns, Source(tensor="b", dtype="F32", shape=(50, 8))), dim=0), read, window=256
+        )
+    )
+    assert max(asked) <= 256
+    assert max(map(len, chunks)) <= 256
+    # Hundreds of small reads are not hundreds of writes: a chunk ends only where the next read would not fit.
+    assert all(len(one) + len(other) > 256 for one, other in pairwise(chunks))
+
+
+def test_faults_are_errors_of_ours() -> None:
+    with pytest.raises(CkptmorphError):
+        result(Cast(of=vector("F32", 1), dtype="I64"), struct.pack("<f", 0.5))
+
+
+def test_only_a_float_cast_imports_torch() -> None:
+    program = """
+import struct, sys
+from ckptmorph.ops import Cast, MapForm, Source, compute, judge
+source = Source(tensor="a", dtype="F32", shape=(1,))
+data = struct.pack("<f", 3)
+whole = MapForm(of=Cast(of=source, dtype="I64"), to="absolute")
+assert b"".join(compute(whole, lambda t, a, b: data[a:b])) == struct.pack("<q", 3)
+loaded = {"torch", "numpy"} & set(sys.modules)
+assert not loaded, loaded
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
