@@ -74,3 +74,18 @@ def errors_in(findings: Iterable[Finding]) -> list[Finding]:
 def by_severity(findings: Iterable[Finding]) -> list[Finding]:
     """Errors first, then warnings, then notes; otherwise in the order found."""
     return sorted(findings, key=lambda f: _ORDER[f.severity])
+
+
+def plain(value: BaseModel) -> dict[str, Any]:
+    """A value as plain JSON data. Absent things are left out, but a ``value`` that is null is said to be null."""
+    data = _pruned(value.model_dump(mode="json", by_alias=True))
+    assert isinstance(data, dict)
+    return data
+
+
+def _pruned(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {k: _pruned(v) for k, v in data.items() if v is not None or k == "value"}
+    if isinstance(data, list):
+        return [_pruned(item) for item in data]
+    return data

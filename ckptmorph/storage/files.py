@@ -81,7 +81,7 @@ def open_regular(path: Path) -> int:
         # O_NONBLOCK: had it been swapped for a FIFO since, the open must not wait for a writer.
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     except FileNotFoundError as exc:
-        what = "is a symlink to a file that does not exist" if path.is_symlink() else "does not exist"
+        what = "is a symlink to a file that does not exist" if os.path.islink(path) else "does not exist"
         raise InputError(
             f"{path} {what}.", code="missing-file", where=str(path), next="download the checkpoint again"
         ) from exc
@@ -153,5 +153,5 @@ def remove_tree(path: Path) -> None:
 
 def _make_writable(folder: Path) -> None:
     with suppress(OSError):
-        if not folder.is_symlink():
+        if not os.path.islink(folder):
             folder.chmod(0o700)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from pathlib import Path
 
 from ckptmorph.errors import InputError
@@ -15,11 +14,10 @@ _HEX = frozenset("0123456789abcdef")
 def hub_repository(folder: Path) -> Path | None:
     """The repository folder of a Hub cache (``<repo>/snapshots/<rev>/...``) that ``folder`` lies in, if any.
 
-    ``folder`` must be resolved. The ``blobs`` beside ``snapshots`` must be a real folder: as a symlink
-    it could point anywhere.
+    ``folder`` must be resolved.
     """
     for parent in (folder, *folder.parents):
-        if parent.name == "snapshots" and _is_real_folder(parent.parent / "blobs"):
+        if parent.name == "snapshots" and os.path.isdir(parent.parent / "blobs"):
             return parent.parent
     return None
 
@@ -33,14 +31,15 @@ def hub_blob(folder: Path, file: str) -> str | None:
     real_folder = Path(os.path.realpath(folder))
     repository = hub_repository(real_folder)
     path = real_folder / file
-    if repository is None or not path.is_symlink():
+    if repository is None or not os.path.islink(path):
         return None
     with os_errors(path, "follow"):
         target = path.parent / os.readlink(path)
+    # Resolved, so that a ``blobs`` that is itself a symlink to somewhere else is not taken for the real one.
     blob = Path(os.path.realpath(target.parent)) / target.name
     if blob.parent != repository / "blobs" or blob.name in ("", ".", ".."):
         return None
-    if not blob.is_symlink():
+    if not os.path.islink(blob):
         return blob.name
     return blob.name if _in_shared_store(Path(os.path.realpath(blob)), repository.parent) else None
 
@@ -79,10 +78,3 @@ def contained(folder: Path, file: str) -> Path:
             next="replace the symlink with a copy of the file if you trust it",
         )
     return path
-
-
-def _is_real_folder(path: Path) -> bool:
-    try:
-        return stat.S_ISDIR(os.lstat(path).st_mode)
-    except OSError:
-        return False

@@ -71,7 +71,7 @@ def restore(out: Path) -> Path:
     """
     target = real_target(out)
     backup = backup_of(target)
-    if backup.is_symlink() or not backup.is_dir():
+    if os.path.islink(backup) or not os.path.isdir(backup):
         raise UsageError(
             f"There is no backup {backup}.",
             code="no-backup",

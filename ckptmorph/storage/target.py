@@ -93,7 +93,7 @@ def _mode(path: Path) -> int | None:
 
 def _check_apart(target: Path, source: Path) -> None:
     real = Path(os.path.realpath(checked_path(source)))
-    if real.is_file():
+    if os.path.isfile(real):
         # A snapshot file may be a symlink into blobs: the folder it was named in counts, not only the real one.
         places = [real.parent, Path(os.path.realpath(source.parent))]
     else:

@@ -88,7 +88,8 @@ def test_B111_lfs_pointer_says_how_to_get_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "page", [b"<!DOCTYPE html><html>", b"\n <html lang=en>", b"\xef\xbb\xbf<html>", b"<html>"]
+    "page",
+    [b"<!DOCTYPE html><html>", b"\n <html lang=en>", b"<html>\n\n{}", b"\xef\xbb\xbf<html>", b"<html>"],
 )
 def test_B111_html_page(tmp_path: Path, page: bytes) -> None:
     assert code_of(tmp_path / "model.safetensors", page) == "html-not-weights"

@@ -231,6 +231,23 @@ def test_a_source_that_is_rewritten_while_copying(
     assert caught.value.code == "source-changed"
 
 
+def test_a_source_that_is_rewritten_before_it_is_closed_early(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copying, "_MAX_OPEN", 1)
+    (tmp_path / "other").write_bytes(b"other")
+
+    def pieces() -> Iterator[Piece]:
+        yield CopyRange(source, 0, 10)
+        yield produced(b"x")
+        os.utime(source, ns=(1, 1))
+        yield CopyRange(tmp_path / "other", 0, 5)
+
+    with pytest.raises(IOFailure) as caught:
+        write_file(tmp_path / "out", b"h", pieces())
+    assert caught.value.code == "source-changed"
+
+
 def test_each_source_is_opened_once_and_only_so_many_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
