@@ -149,8 +149,8 @@ class _Run:
         """Raise for the first cast whose values did not all survive."""
         for node, count, first in self.lost.values():
             raise RefusedError(
-                f"{_name(node)}: {count} of {prod(node.shape)} values do not fit {node.dtype} and would no longer "
-                f"be finite or infinite as they were; the first has the flat index {first}",
+                f"{_name(node)}: {count} of {prod(node.shape)} values do not fit {node.dtype}; "
+                f"the first has the flat index {first}",
                 code="cast-overflow",
                 where=_name(node),
                 expected=f"values that {node.dtype} holds",

@@ -108,6 +108,17 @@ def test_an_infinity_that_the_target_lacks_is_refused_and_zeros_are_not() -> Non
 
 
 @needs_torch
+def test_values_beyond_e4m3_are_refused_whether_torch_clips_them_or_not() -> None:
+    # 464 is half-way between 448, the largest value, and 480, the one that would follow.
+    fine = struct.pack("<5f", 448, 449, 464, -464, float("nan"))
+    assert result(Cast(of=vector("F32", 5), dtype="F8_E4M3"), fine) == b"\x7e\x7e\x7e\xfe\x7f"
+    for beyond in (465, -465, 480, 1e9, float("-inf")):
+        with pytest.raises(RefusedError) as caught:
+            result(Cast(of=vector("F32", 3), dtype="F8_E4M3"), struct.pack("<3f", 1, beyond, 2))
+        assert caught.value.got == {"count": 1, "first_index": 1}
+
+
+@needs_torch
 def test_a_part_of_a_cast_counts_only_that_part() -> None:
     cast = Cast(of=vector("F32", 4), dtype="F16")
     data = struct.pack("<4f", 1e9, 1, 2, 1e9)
