@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ckptmorph.schema.engines import Capture, CaptureRule
 from ckptmorph.schema.expr import Expr, ExprError, Unknown, parse
-from ckptmorph.schema.models import Capture, CaptureRule
 from ckptmorph.schema.versions import covers
 
 
@@ -75,7 +75,9 @@ def limits(rule: CaptureRule, n: int | None) -> tuple[int, int | None]:
     return lowest, None if highest is None else int(highest)
 
 
-def captured(capture: Capture, rule: CaptureRule, ids: Sequence[int] | None, n: int | None) -> list[int] | None:
+def captured(
+    capture: Capture, rule: CaptureRule, ids: Sequence[int] | None, n: int | None
+) -> list[int] | None:
     """The states that really arrive, in concatenation order; None when ids are absent and n is not known.
 
     States outside the rule's range never arrive. With ascending order duplicates collapse.

@@ -10,8 +10,10 @@ from pydantic import ValidationError
 
 from ckptmorph.errors import SchemaError, did_you_mean
 from ckptmorph.schema.codecs import CODECS
+from ckptmorph.schema.engines import Engine
 from ckptmorph.schema.expr import parse
-from ckptmorph.schema.models import KINDS, Algorithm, Engine, Entry, Layout, Line, Model, Name, Use
+from ckptmorph.schema.kinds import KINDS
+from ckptmorph.schema.models import Algorithm, Entry, Layout, Line, Model, Name, Use
 from ckptmorph.schema.positions import Positions, read_yaml
 from ckptmorph.schema.template import template
 
@@ -34,10 +36,14 @@ def parse_data(data: Any, positions: Positions) -> Model:
     model = next((m for key, m in KINDS.items() if key in data), None)
     if model is None:
         kinds = ", ".join(KINDS)
-        raise SchemaError(f"one of the keys {kinds} tells what the file is; none is here", where=positions.at(()))
+        raise SchemaError(
+            f"one of the keys {kinds} tells what the file is; none is here", where=positions.at(())
+        )
     if data.get("schema_version") != 1:
         raise SchemaError(
-            "schema_version must be 1", where=positions.at(("schema_version",)), got=data.get("schema_version")
+            "schema_version must be 1",
+            where=positions.at(("schema_version",)),
+            got=data.get("schema_version"),
         )
     try:
         return model.model_validate(data)
@@ -199,4 +205,6 @@ def _check_expr(text: str, hub: Algorithm, where: str, extra: Iterable[str] = ()
 
 def _unknown(kind: str, name: str, known: Iterable[str], where: str) -> None:
     close = did_you_mean(name, known)
-    raise SchemaError(f"{kind}: {name!r} is not known", where=where, hint=f"did you mean {close}?" if close else None)
+    raise SchemaError(
+        f"{kind}: {name!r} is not known", where=where, hint=f"did you mean {close}?" if close else None
+    )

@@ -18,7 +18,8 @@ from ckptmorph.schema.capture import (
     rule_for,
     states_of,
 )
-from ckptmorph.schema.models import Capture, CaptureRule, Case, Cite
+from ckptmorph.schema.engines import Capture, CaptureRule, Case
+from ckptmorph.schema.models import Cite
 from ckptmorph.schema.paths import ABSENT, get_path
 
 
@@ -225,7 +226,9 @@ def _window(kind: Any, window: Any, path: str) -> int | None:
     if kind == "full_attention":
         return None
     if kind != "sliding_attention":
-        raise CodecFault(f"{_join(path, 'layer_types')} holds {kind!r}; known are full_attention, sliding_attention")
+        raise CodecFault(
+            f"{_join(path, 'layer_types')} holds {kind!r}; known are full_attention, sliding_attention"
+        )
     if not isinstance(window, int) or isinstance(window, bool) or window <= 0:
         raise CodecFault(f"a layer is sliding_attention but {_join(path, 'sliding_window')} is {window!r}")
     return window
@@ -268,7 +271,9 @@ def _rules(args: Args, ctx: Context) -> tuple[Capture, list[CaptureRule]]:
     for release in releases:
         rule_here = rule_for(capture, ctx.target_class, release)
         if rule_here is None:
-            raise CodecFault(_no_rule(args["engine"], capture, ctx, release), code="target-needed", next=_TARGET)
+            raise CodecFault(
+                _no_rule(args["engine"], capture, ctx, release), code="target-needed", next=_TARGET
+            )
         if rule_here not in found:
             found.append(rule_here)
     return capture, found
@@ -282,14 +287,20 @@ def _no_rule(engine: str, capture: Capture, ctx: Context, release: str | None) -
     if ctx.target_class is None:
         return f"what the auxiliary layer ids mean to {at} depends on the target's class, which is not known"
     classes = ", ".join(known_classes(capture, release))
-    return f"{at} has no known rule for auxiliary layer ids of target class {ctx.target_class}; known: {classes}"
+    return (
+        f"{at} has no known rule for auxiliary layer ids of target class {ctx.target_class}; known: {classes}"
+    )
 
 
 def _read_states(config: Any, path: str, args: Args, ctx: Context) -> Any:
     ids = get_path(config, path)
     if ids is ABSENT or ids is None:
         return ABSENT
-    if not isinstance(ids, list) or not ids or not all(isinstance(i, int) and not isinstance(i, bool) for i in ids):
+    if (
+        not isinstance(ids, list)
+        or not ids
+        or not all(isinstance(i, int) and not isinstance(i, bool) for i in ids)
+    ):
         raise CodecFault(f"{path} is {ids!r}, not a list of layer ids")
     capture, rules = _rules(args, ctx)
     readings = []
@@ -297,7 +308,9 @@ def _read_states(config: Any, path: str, args: Args, ctx: Context) -> Any:
         try:
             states = states_of(rule, ids, ctx.n)
         except NeedsTarget as exc:
-            raise CodecFault(f"{path} is {ids}: {exc}", code="target-needed", next="--target DIR_OR_CONFIG") from None
+            raise CodecFault(
+                f"{path} is {ids}: {exc}", code="target-needed", next="--target DIR_OR_CONFIG"
+            ) from None
         if states not in readings:
             readings.append(states)
     if len(readings) > 1:
@@ -313,7 +326,9 @@ def _read_states(config: Any, path: str, args: Args, ctx: Context) -> Any:
     bad = [h for h in states if h < 0 or (ctx.n is not None and h > ctx.n)]
     if bad:
         top = f"0..{ctx.n}" if ctx.n is not None else "0 and up"
-        raise CodecFault(f"{path} is {ids}: state {bad[0]} does not exist ({top})", code="aux-id-out-of-range")
+        raise CodecFault(
+            f"{path} is {ids}: state {bad[0]} does not exist ({top})", code="aux-id-out-of-range"
+        )
     return sorted(states) if capture.order == "ascending" else states
 
 

@@ -242,7 +242,8 @@ def _solve(node: ast.expr, value: int, env: Env, text: str) -> tuple[str, int] |
     left, right = _try(node.left, env), _try(node.right, env)
     if (left is None) == (right is None):
         return None
-    open_side, known = (node.right, left) if right is None else (node.left, right)
+    known: int = left if right is None else right
+    open_side = node.right if right is None else node.left
     if isinstance(node.op, ast.Add):
         return _solve(open_side, value - known, env, text)
     if isinstance(node.op, ast.Sub):
@@ -254,7 +255,7 @@ def _solve(node: ast.expr, value: int, env: Env, text: str) -> tuple[str, int] |
     return None
 
 
-def _try(node: ast.expr, env: Env) -> Any | None:
+def _try(node: ast.expr, env: Env) -> Any:
     try:
         return _value(node, env)
     except Unknown:

@@ -35,7 +35,9 @@ def _template(text: str) -> str:
 
 ExprText = Annotated[str, AfterValidator(_expr), Field(description="an expression, see schemas/README.md")]
 NameText = Annotated[str, AfterValidator(_template), Field(description="an anchored name template")]
-VersionSpec = Annotated[str, AfterValidator(check_spec), Field(description="a version range such as '>=0.5.12'")]
+VersionSpec = Annotated[
+    str, AfterValidator(check_spec), Field(description="a version range such as '>=0.5.12'")
+]
 
 
 class Model(BaseModel):
@@ -92,14 +94,20 @@ class Entry(Model):
 
     fact: str | None = None
     at: str | list[str] | None = Field(None, description="dotted path; of several the first is written")
-    pick: Literal["agree", "first", "any"] = Field("agree", description="of several paths: must agree, first, any true")
+    pick: Literal["agree", "first", "any"] = Field(
+        "agree", description="of several paths: must agree, first, any true"
+    )
     also_write: list[str] = Field(default_factory=list)
     codec: str = "plain"
     args: dict[str, Any] = Field(default_factory=dict)
     default: Any = Field(None, description="value when the field is absent; '=expr' is computed")
     because: str | None = None
-    assumable: ExprText | None = Field(None, description="value that --assume-default may put in; never silent")
-    fixed: Any = Field(None, description="this reader or writer always means this value, whatever the file says")
+    assumable: ExprText | None = Field(
+        None, description="value that --assume-default may put in; never silent"
+    )
+    fixed: Any = Field(
+        None, description="this reader or writer always means this value, whatever the file says"
+    )
     set: str | None = Field(None, description="dotted path of a constant to write")
     value: Any = None
     write: bool = True
@@ -110,6 +118,7 @@ class Entry(Model):
     versions: VersionSpec | None = None
     code: str | None = Field(None, description="finding code when a fixed value contradicts the drafter")
     severity: Literal["error", "warning"] = "error"
+    acceptable: bool = Field(False, description="the contradiction is a loss that --accept CODE may accept")
     source: Cite | list[Cite] | None = None
 
     @model_validator(mode="after")
@@ -155,7 +164,9 @@ class Name(Model):
     when: ExprText | None = Field(None, description="condition on dims and facts, for writing")
     concat: int | None = Field(None, description="dimension along which 'tensors' are joined")
     form: Literal["offset", "absolute"] | None = Field(None, description="of a vocabulary map")
-    shape: list[int | ExprText] | None = Field(None, description="stored shape when it differs (same elements)")
+    shape: list[int | ExprText] | None = Field(
+        None, description="stored shape when it differs (same elements)"
+    )
     permute: str | None = Field(None, description="named row permutation, e.g. 'rope_interleave(heads)'")
     absent: bool = Field(False, description="this layout never holds the tensor")
     optional: bool = Field(False, description="written when there is one, not asked for")
@@ -227,6 +238,7 @@ class Layout(Model):
     written_by: Writer
     source: Cite | list[Cite]
     detect: list[Clue]
+    version_at: str | None = Field(None, description="config path of the release that wrote the file")
     prefixes: list[str] = Field(default_factory=list, description="prefixes that all names may share")
     names: list[Name]
     config: list[Line]
@@ -270,113 +282,6 @@ class Algorithm(Model):
     checks: list[Check] = Field(default_factory=list)
 
 
-class Match(Model):
-    """A test that an engine makes on a tensor name."""
-
-    exact: NameText | None = None
-    contains: str | None = None
-    starts: str | None = None
-    ends: str | None = None
-    does: Literal["ignored", "dropped"] = Field("ignored", description="skipped on purpose, or lost")
-    versions: VersionSpec | None = None
-    when: ExprText | None = None
-    because: str
-    source: Cite | list[Cite]
-
-
-class Policy(Model):
-    """What an engine does with a tensor that fits no rule."""
-
-    does: Literal["drop", "raise", "random", "ones", "zeros"]
-    tensor: NameText | None = Field(None, description="only for these parameters")
-    versions: VersionSpec | None = None
-    because: str
-    source: Cite | list[Cite]
-
-
-class Provided(Model):
-    """A parameter that the engine may take from the target model."""
-
-    tensor: NameText
-    when: ExprText | None = None
-    if_present: Literal["kept", "replaced"]
-    if_absent: Literal["target", "random"]
-    versions: VersionSpec | None = None
-    because: str
-    source: Cite | list[Cite]
-
-
-class Case(Model):
-    """One case of an id rule: when it applies, and the state index h of an id."""
-
-    when: ExprText | None = None
-    h: ExprText
-
-
-class CaptureRule(Model):
-    """How target classes turn ids into captured states."""
-
-    classes: list[str] | Literal["any"]
-    versions: VersionSpec | None = None
-    cases: list[Case]
-    lowest: ExprText = "0"
-    highest: ExprText = Field("n - 1", description="highest state captured; n is the target's layer count")
-    default: ExprText | None = Field(None, description="states captured when the config names none")
-    outside: str = Field("never captured", description="what happens to a state outside the range")
-    because: str
-    source: Cite | list[Cite]
-
-
-class Capture(Model):
-    """Where an engine reads auxiliary layer ids, and what they mean to it."""
-
-    at: list[str]
-    versions: VersionSpec | None = Field(None, description="releases that read them at all")
-    order: Literal["ascending", "list"] = "ascending"
-    rules: list[CaptureRule]
-
-
-class Classes(Model):
-    """Architecture names an engine maps to this algorithm."""
-
-    architectures: list[str]
-    when: ExprText | None = Field(None, description="holds for drafters this class can run")
-    versions: VersionSpec | None = None
-    because: str
-    source: Cite | list[Cite]
-
-
-class Form(Model):
-    """One container that an engine reads, and how it reads its config."""
-
-    form: str
-    layout: str
-    detect: list[Clue]
-    classes: list[Classes] = Field(default_factory=list)
-    architectures_at: str = "architectures"
-    config: list[Line]
-    versions: VersionSpec | None = None
-
-
-class Engine(Model):
-    """What one engine does with drafters of one algorithm, release by release."""
-
-    schema_version: Literal[1]
-    engine: str
-    algorithm: str
-    about: str
-    releases: list[str] = Field(description="releases that were looked at, oldest first")
-    forms: list[Form]
-    prefixes: list[str] = Field(default_factory=list)
-    names: list[Name]
-    unused: list[Match] = Field(default_factory=list, description="read or skipped on purpose, without effect")
-    unknown: list[Policy]
-    missing: list[Policy]
-    provided: list[Provided] = Field(default_factory=list)
-    capture: Capture
-    checks: list[Check] = Field(default_factory=list)
-
-
 class Fragment(Model):
     """Named config lines for use in several files."""
 
@@ -403,15 +308,3 @@ class Wrappers(Model):
     wrappers: list[str]
     about: str
     source: Cite | list[Cite]
-
-
-File = Algorithm | Layout | Engine | Fragment | TargetReading | Wrappers
-# Which key tells the kind of a file; the order matters, since layouts and engines also name their algorithm.
-KINDS: dict[str, type[Model]] = {
-    "wrappers": Wrappers,
-    "engine": Engine,
-    "layout": Layout,
-    "fragment": Fragment,
-    "target": TargetReading,
-    "algorithm": Algorithm,
-}

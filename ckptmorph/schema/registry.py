@@ -11,9 +11,9 @@ from typing import TypeVar
 
 from ckptmorph.errors import SchemaError, UsageError, did_you_mean
 from ckptmorph.schema.check import cross_check, parse_file
+from ckptmorph.schema.engines import Engine
 from ckptmorph.schema.models import (
     Algorithm,
-    Engine,
     Entry,
     Fragment,
     Layout,
@@ -75,7 +75,7 @@ class Registry:
                 yield line
 
     def wrapper_prefixes(self) -> list[str]:
-        return [prefix for wrappers in self.wrappers.values() for prefix in [wrappers.wrappers]]
+        return [prefix for wrappers in self.wrappers.values() for prefix in wrappers.wrappers]
 
 
 def _under(entry: Entry, prefix: str) -> Entry:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 from ckptmorph.schema.expr import Expr, ExprError, parse
@@ -95,7 +96,7 @@ def template(text: str) -> Template:
             if not close or not inner.strip():
                 raise ExprError(f"template {text!r}: a brace is not closed or empty")
             parts.append(parse(inner))
-    for first, second in zip(parts, parts[1:], strict=False):
+    for first, second in pairwise(parts):
         if isinstance(first, Expr) and isinstance(second, Expr):
             raise ExprError(f"template {text!r}: two indices without a separator cannot be told apart")
     return Template(text, tuple(parts), tail)

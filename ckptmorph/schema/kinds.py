@@ -1,0 +1,17 @@
+"""The kinds of schema file, and the key that tells which kind a file is."""
+
+from __future__ import annotations
+
+from ckptmorph.schema.engines import Engine
+from ckptmorph.schema.models import Algorithm, Fragment, Layout, Model, TargetReading, Wrappers
+
+File = Algorithm | Layout | Engine | Fragment | TargetReading | Wrappers
+# Which key tells the kind of a file; the order matters, since layouts and engines also name their algorithm.
+KINDS: dict[str, type[Model]] = {
+    "wrappers": Wrappers,
+    "engine": Engine,
+    "layout": Layout,
+    "fragment": Fragment,
+    "target": TargetReading,
+    "algorithm": Algorithm,
+}
