@@ -30,6 +30,9 @@ class Shaped(Protocol):
     def shape(self) -> tuple[int, ...]: ...
 
 
+NO_TARGET = Target()
+
+
 @dataclass(frozen=True)
 class Request:
     """What the user and the surroundings say, beyond the checkpoint itself.
@@ -44,7 +47,7 @@ class Request:
         source_release, target_release: engine releases by engine name.
     """
 
-    target: Target = Target()
+    target: Target = NO_TARGET
     given: Mapping[str, Known] = field(default_factory=dict)
     trusted: Mapping[str, Known] = field(default_factory=dict)
     aux_layers: tuple[int, ...] | None = None
@@ -116,7 +119,8 @@ def codec_context(
         target_class=request.target.architecture or stated_class,
         captures={engine.engine: engine.capture for engine in engines},
         releases={
-            engine.engine: (request.releases[engine.engine],) if engine.engine in request.releases
+            engine.engine: (request.releases[engine.engine],)
+            if engine.engine in request.releases
             else tuple(engine.releases)
             for engine in engines
         },

@@ -6,13 +6,12 @@ route), `verify` on a folder that exists.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from ckptmorph.canonical import Drafter, Request, Shaped, codec_context, environment
 from ckptmorph.facts import Known, active, cite
-from ckptmorph.findings import Finding, Severity, Value, error, note, warning
+from ckptmorph.findings import Finding, Severity, error, note, warning
 from ckptmorph.matching import fold
 from ckptmorph.predict import (
     Env,
@@ -24,76 +23,13 @@ from ckptmorph.predict import (
     named,
     read_as_engine,
 )
+from ckptmorph.predictions import EngineAt, Prediction, coverage
 from ckptmorph.schema.capture import NeedsTarget, captured, known_classes, rule_for, states_of
 from ckptmorph.schema.expr import parse
-from ckptmorph.schema.models import Check, Engine, Entry
+from ckptmorph.schema.models import Check, Entry
 from ckptmorph.schema.paths import ABSENT, get_path
 from ckptmorph.schema.registry import Registry
-from ckptmorph.schema.versions import covers, nearest, newest, parse_version
-
-
-class Coverage(Value):
-    """Every tensor of the file and every parameter of the engine, by what happens to it."""
-
-    loaded: tuple[str, ...] = ()
-    ignored: tuple[str, ...] = ()
-    dropped: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()
-    misshapen: tuple[str, ...] = ()
-    from_target: tuple[str, ...] = ()
-    raises: tuple[str, ...] = ()
-
-
-class Prediction(Value):
-    """What an engine release will do with a drafter.
-
-    Attributes:
-        verdict: fail with any error, warn with any warning, else ok.
-        form: the container the engine takes the checkpoint for.
-        captured: the states that the engine will feed to fc, in order; None when that cannot be said.
-        trained: the states that the drafter was trained on; None when that is not known.
-    """
-
-    engine: str
-    release: str
-    verdict: Literal["ok", "warn", "fail"]
-    form: str | None = None
-    tensors: Coverage = Coverage()
-    details: tuple[Treated, ...] = ()
-    captured: tuple[int, ...] | None = None
-    trained: tuple[int, ...] | None = None
-    findings: tuple[Finding, ...] = ()
-
-
-@dataclass(frozen=True)
-class EngineAt:
-    """An engine at a release. ``known`` is the release whose rules are used (the nearest one looked at)."""
-
-    engine: Engine
-    release: str
-    known: str
-
-    @property
-    def finding(self) -> Finding | None:
-        if self.release == self.known:
-            return None
-        return warning(
-            "unknown-release",
-            f"{self.engine.engine} {self.release} was not looked at; the rules of {self.known} are used",
-            where=self.release,
-            next=f"known releases: {self.engine.releases[0]} to {newest(self.engine.releases)}",
-        )
-
-
-def engine_at(engine: Engine, release: str | None) -> EngineAt:
-    """Pick the rules for a release; None means the newest known one. Raises ValueError for a text that is no version."""
-    if release is None:
-        release = newest(engine.releases)
-    version = parse_version(release)
-    if version is None:
-        raise ValueError(f"{release!r} is not a version")
-    same = next((r for r in engine.releases if parse_version(r) == version), None)
-    return EngineAt(engine, release, same or nearest(release, engine.releases))
+from ckptmorph.schema.versions import covers
 
 
 class _Judging:
@@ -105,7 +41,9 @@ class _Judging:
         config: Mapping[str, Any],
         drafter: Drafter | None,
         request: Request,
+        meant: set[str] | None = None,
     ) -> None:
+        self.meant = meant if meant is not None else set(drafter.names.values()) if drafter else set(tensors)
         self.registry, self.at, self.engine = registry, at, at.engine
         self.release = at.known
         self.tensors, self.config, self.drafter, self.request = tensors, config, drafter, request
@@ -147,8 +85,14 @@ class _Judging:
             return True
         said = get_path(self.config, form.architectures_at)
         known = [a for c in form.classes if covers(c.versions, self.release) for a in c.architectures]
-        elsewhere = [c for c in form.classes if said == c.architectures or (isinstance(said, list) and set(said) & set(c.architectures))]
-        hint = f"{elsewhere[0].because} ({elsewhere[0].versions})" if elsewhere else f"known: {', '.join(known)}"
+        elsewhere = [
+            c
+            for c in form.classes
+            if said == c.architectures or (isinstance(said, list) and set(said) & set(c.architectures))
+        ]
+        hint = (
+            f"{elsewhere[0].because} ({elsewhere[0].versions})" if elsewhere else f"known: {', '.join(known)}"
+        )
         self.findings.append(
             error(
                 "architecture-not-supported",
@@ -170,11 +114,10 @@ class _Judging:
         self.treated = TensorPrediction(
             self.engine, self.release, self.hub, self.env, self.reading.facts, self.tensors
         ).treat()
-        meant = set(self.drafter.names.values()) if self.drafter else set(self.tensors)
         who = f"{self.engine.engine} {self.release}"
         new: list[Finding] = []
         for item in self.treated:
-            finding = self._tensor_finding(item, who, item.name in meant)
+            finding = self._tensor_finding(item, who, item.name in self.meant)
             if finding is not None:
                 new.append(finding)
         self.findings += fold(new)
@@ -190,14 +133,17 @@ class _Judging:
         if item.fate == "misshapen":
             return error(
                 "shape-mismatch",
-                f"{item.name} has shape {list(item.got or ())}; {who} builds {list(item.expected or ())} from this config",
+                f"{item.name} has shape {list(item.got or ())}; {who} builds {list(item.expected or ())} from this "
+                "config",
                 expected=list(item.expected or ()), got=list(item.got or ()), next=self._convert(), where=item.name,
             )  # fmt: skip
         if item.fate == "raises":
             return error("engine-raises", f"{who} raises on {item.name}", next=self._convert(), **about)
         if item.fate == "dropped":
             say = error if meant else warning
-            return say("tensor-dropped", f"{who} drops {item.name} without a word", next=self._convert(), **about)
+            return say(
+                "tensor-dropped", f"{who} drops {item.name} without a word", next=self._convert(), **about
+            )
         if item.fate == "from_target":
             return note("taken-from-target", f"{who} takes {item.parameter} from the target model", **about)
         return None
@@ -212,7 +158,13 @@ class _Judging:
         dims = set(self.hub.dims.values())
         for name, fact in self.hub.facts.items():
             ours, theirs = self.drafter.facts.get(name), self.reading.facts.get(name)
-            if not fact.changes_results or name in dims or fact.type == "states" or ours is None or theirs is None:
+            if (
+                not fact.changes_results
+                or name in dims
+                or fact.type == "states"
+                or ours is None
+                or theirs is None
+            ):
                 continue
             if ours.value != theirs.value:
                 entry = next(e for e in entries if e.fact == name)
@@ -247,7 +199,11 @@ class _Judging:
             asked = None if ids is None else states_of(rule, ids, self.ctx.n)
         except NeedsTarget as exc:
             self.findings.append(
-                warning("target-unknown", f"which states {who} captures is not checked: {exc}", next="--target DIR_OR_CONFIG")
+                warning(
+                    "target-unknown",
+                    f"which states {who} captures is not checked: {exc}",
+                    next="--target DIR_OR_CONFIG",
+                )
             )
             return
         if states is not None:
@@ -255,8 +211,12 @@ class _Judging:
         if ids is None:
             shown = rule.default if states is None else f"{rule.default} = {states}"
             self.findings.append(
-                warning("default-states", f"{who} finds no layer ids in {capture.at[0]} and captures its default states {shown}",
-                        where=capture.at[0], source=cite(rule.source))  # fmt: skip
+                warning(
+                    "default-states",
+                    f"{who} finds no layer ids in {capture.at[0]} and captures its default states {shown}",
+                    where=capture.at[0],
+                    source=cite(rule.source),
+                )
             )
         if trained is None or states is None:
             return
@@ -265,7 +225,8 @@ class _Judging:
             self.findings.append(
                 error(
                     "wrong-aux-states",
-                    f"{who} captures the states {list(states)}; the drafter was trained on {trained.value} ({trained.evidence})",
+                    f"{who} captures the states {list(states)}; the drafter was trained on {trained.value} "
+                    f"({trained.evidence})",
                     where=capture.at[0],
                     expected=trained.value,
                     got=list(states),
@@ -317,7 +278,8 @@ class _Judging:
         return Finding(
             code=check.code,
             severity=Severity(check.severity),
-            message=f"{self.engine.engine} {self.release}: {check.message}" + (f" ({shown})" if shown else ""),
+            message=f"{self.engine.engine} {self.release}: {check.message}"
+            + (f" ({shown})" if shown else ""),
             where=check.where,
             hint=check.because,
             next=check.next,
@@ -345,16 +307,12 @@ class _Judging:
         )
 
 
-def coverage(treated: Iterable[Treated]) -> Coverage:
-    """Sort the names by fate. Missing parameters go by the first name the engine would accept."""
-    sorted_names: dict[str, list[str]] = {}
-    for item in treated:
-        sorted_names.setdefault(item.fate, []).append(item.name)
-    return Coverage(**{fate: tuple(names) for fate, names in sorted_names.items()})
-
-
 def _show(value: Any) -> str:
-    return {True: "true", False: "false", None: "null"}.get(value, repr(value)) if not isinstance(value, (list, dict)) else repr(value)
+    return (
+        {True: "true", False: "false", None: "null"}.get(value, repr(value))
+        if not isinstance(value, (list, dict))
+        else repr(value)
+    )
 
 
 def predict(
@@ -364,9 +322,12 @@ def predict(
     config: Mapping[str, Any],
     drafter: Drafter | None,
     request: Request,
+    meant: set[str] | None = None,
 ) -> Prediction:
     """Predict what an engine release does with these tensors (name to dtype and shape) and this config.
 
-    ``drafter`` is what the checkpoint means; without it only the engine's own reading is checked.
+    Args:
+        drafter: what the checkpoint means; without it only the engine's own reading is checked.
+        meant: the names that carry the drafter; losing one of them is an error, losing another a warning.
     """
-    return _Judging(registry, at, tensors, config, drafter, request).run()
+    return _Judging(registry, at, tensors, config, drafter, request, meant).run()

@@ -68,9 +68,9 @@ def solve(
             solved.put(symbol, said, "config", frozenset({symbol}))
             solved.from_config.add(symbol)
         elif fact in defaults:
-            value = defaults[fact].known(solved.values)
-            if value is not None:
-                solved.put(symbol, int(value), "default")
+            default = defaults[fact].known(solved.values)
+            if default is not None:
+                solved.put(symbol, int(default), "default")
         _propagate(equations, solved)
     return solved
 
@@ -91,16 +91,22 @@ def _propagate(equations: list[Equation], solved: Solved) -> None:
                 moved = True
 
 
-def check_shapes(equations: list[Equation], shapes: Mapping[str, tuple[int, ...]], solved: Solved) -> list[Finding]:
+def check_shapes(
+    equations: list[Equation], shapes: Mapping[str, tuple[int, ...]], solved: Solved
+) -> list[Finding]:
     """One error per tensor whose shape does not fit the solution."""
     bad: dict[str, list[str]] = {}
     for eq in equations:
         value = eq.expr.known({**solved.values, **eq.index})
         if value is not None and value != eq.size:
             names = ", ".join(
-                f"{n} = {solved.values[n]} ({solved.origin[n]})" for n in sorted(eq.expr.names) if n in solved.origin
+                f"{n} = {solved.values[n]} ({solved.origin[n]})"
+                for n in sorted(eq.expr.names)
+                if n in solved.origin
             )
-            bad.setdefault(eq.tensor, []).append(f"axis {eq.axis} is {eq.size}, not {eq.expr.text} = {value} with {names}")
+            bad.setdefault(eq.tensor, []).append(
+                f"axis {eq.axis} is {eq.size}, not {eq.expr.text} = {value} with {names}"
+            )
     return [
         error(
             "shape-mismatch",
@@ -113,7 +119,9 @@ def check_shapes(equations: list[Equation], shapes: Mapping[str, tuple[int, ...]
     ]
 
 
-def compare_config(symbols: Mapping[str, str], config: Mapping[str, Any], at: Mapping[str, str], solved: Solved) -> list[Finding]:
+def compare_config(
+    symbols: Mapping[str, str], config: Mapping[str, Any], at: Mapping[str, str], solved: Solved
+) -> list[Finding]:
     """Config values that the tensors contradict: corrected and reported, or refused when two readings compete.
 
     A value that was only split off with the help of another config value is weaker evidence. One such

@@ -15,7 +15,17 @@ from ckptmorph.schema.paths import ABSENT, get_path
 from ckptmorph.schema.versions import covers
 
 EvidenceKind = Literal[
-    "config", "tensors", "user", "side-car", "target", "default", "assumed", "fixed", "derived", "constant", "original"
+    "config",
+    "tensors",
+    "user",
+    "side-car",
+    "target",
+    "default",
+    "assumed",
+    "fixed",
+    "derived",
+    "constant",
+    "original",
 ]
 
 
@@ -155,7 +165,9 @@ def apply_defaults(hub: Algorithm, entries: Iterable[Entry], env: Mapping[str, A
             because=entry.because,
             source=cite(entry.source),
         )
-        said.defaults[entry.fact] = Known(value=typed(hub.facts[entry.fact], value, entry.fact), evidence=evidence)
+        said.defaults[entry.fact] = Known(
+            value=typed(hub.facts[entry.fact], value, entry.fact), evidence=evidence
+        )
 
 
 def assume(entries: Iterable[Entry], env: Mapping[str, Any]) -> dict[str, Known]:
@@ -168,7 +180,9 @@ def assume(entries: Iterable[Entry], env: Mapping[str, Any]) -> dict[str, Known]
             value = parse(entry.assumable).value(env)
         except (Unknown, ExprError):
             continue
-        evidence = Evidence(kind="assumed", at="--assume-default", because=entry.assumable, source=cite(entry.source))
+        evidence = Evidence(
+            kind="assumed", at="--assume-default", because=entry.assumable, source=cite(entry.source)
+        )
         out[entry.fact] = Known(value=value, evidence=evidence)
     return out
 
@@ -246,7 +260,9 @@ def unread_fields(entries: Iterable[Entry], ignored: Iterable[str], config: Mapp
     return [
         path
         for path, _ in leaves(dict(config))
-        if not any(path == head or path.startswith(head + ".") or head.startswith(path + ".") for head in heads)
+        if not any(
+            path == head or path.startswith(head + ".") or head.startswith(path + ".") for head in heads
+        )
     ]
 
 

@@ -21,7 +21,9 @@ class Stripped:
     findings: list[Finding] = field(default_factory=list)
 
 
-def strip_prefixes(names: Iterable[str], wrappers: list[str], prefixes: list[str], free: Iterable[str]) -> Stripped:
+def strip_prefixes(
+    names: Iterable[str], wrappers: list[str], prefixes: list[str], free: Iterable[str]
+) -> Stripped:
     """Take off training wrappers and the layout's own optional prefixes.
 
     A wrapper counts only if every tensor carries it: a half-prefixed file is two checkpoints mixed. ``prefixes``
@@ -37,7 +39,9 @@ def strip_prefixes(names: Iterable[str], wrappers: list[str], prefixes: list[str
         taken += found
         real = {short[len(found) :]: full for short, full in real.items()}
     if taken:
-        out.findings.append(note("wrapper-stripped", f"all tensor names carry the wrapper {taken!r}; it is taken off"))
+        out.findings.append(
+            note("wrapper-stripped", f"all tensor names carry the wrapper {taken!r}; it is taken off")
+        )
     for wrapper in wrappers:
         some = sorted(full for short, full in real.items() if short.startswith(wrapper))
         if some:
@@ -97,7 +101,12 @@ def match(hub: Algorithm, layout: Layout, names: Iterable[str], extra_counts: Ma
         if len(hits) > 1:
             both = " and ".join(name for _, name in hits)
             out.findings.append(
-                error("duplicate-tensor", f"{both} both mean {canon.name}", where=hits[0][1], next="keep one of them")
+                error(
+                    "duplicate-tensor",
+                    f"{both} both mean {canon.name}",
+                    where=hits[0][1],
+                    next="keep one of them",
+                )
             )
         if hits:
             out.found[canon.name] = (canon, hits[0][0], hits[0][1])
@@ -118,7 +127,9 @@ def _shown_count(names: Iterable[str]) -> int:
     return min(max(numbers, default=-1) + 1, 64)
 
 
-def unexpected_findings(matched: Matched, layout: Layout, hub: Algorithm, missing: Iterable[str]) -> list[Finding]:
+def unexpected_findings(
+    matched: Matched, layout: Layout, hub: Algorithm, missing: Iterable[str]
+) -> list[Finding]:
     """One error per unexpected name, folded over layers, with the nearest missing name."""
     wanted = list(missing)
     out = []
@@ -166,7 +177,9 @@ def _listed(group: list[Finding]) -> Finding:
     )
 
 
-def missing_findings(absent: Iterable[tuple[Canon, Spelling | None]], any_env: Mapping[str, Any]) -> list[Finding]:
+def missing_findings(
+    absent: Iterable[tuple[Canon, Spelling | None]], any_env: Mapping[str, Any]
+) -> list[Finding]:
     """One error per missing tensor, folded over layers."""
     out = []
     for canon, spelt in absent:
@@ -183,3 +196,22 @@ def missing_findings(absent: Iterable[tuple[Canon, Spelling | None]], any_env: M
             )
         )
     return fold(out)
+
+
+def fold_names(names: Iterable[str]) -> list[str]:
+    """Names that differ only in one number, joined: ``layers.{0..31}.mlp.up_proj.weight``. Order is kept."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        shape = ".".join("#" if p.isdigit() else p for p in name.split("."))
+        groups.setdefault(shape, []).append(name)
+    out: list[str] = []
+    for shape, group in groups.items():
+        if len(group) < 2 or shape.count("#") != 1:
+            out += group
+            continue
+        position = shape.split(".").index("#")
+        numbers = sorted(int(n.split(".")[position]) for n in group)
+        whole = numbers == list(range(numbers[0], numbers[-1] + 1))
+        inside = f"{numbers[0]}..{numbers[-1]}" if whole else ",".join(map(str, numbers))
+        out.append(shape.replace("#", f"{{{inside}}}"))
+    return out

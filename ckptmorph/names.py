@@ -29,8 +29,9 @@ class Canon:
 
     def shape(self, env: Mapping[str, Any]) -> tuple[int, ...] | None:
         """The shape under ``env``, or None when a symbol is unknown."""
-        out = [expr.known({**env, **self.index}) for expr in self.shape_exprs()]
-        return None if any(v is None for v in out) else tuple(int(v) for v in out)
+        sizes = [expr.known({**env, **self.index}) for expr in self.shape_exprs()]
+        known = [int(size) for size in sizes if size is not None]
+        return tuple(known) if len(known) == len(sizes) else None
 
 
 def enumerate_tensors(hub: Algorithm, counts: Mapping[str, int]) -> list[Canon]:

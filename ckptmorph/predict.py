@@ -16,8 +16,9 @@ from ckptmorph.facts import Evidence, Known, active, apply_defaults, cite, read_
 from ckptmorph.findings import Finding, Value, error
 from ckptmorph.names import Canon, enumerate_tensors, read_as
 from ckptmorph.schema.codecs import Context
+from ckptmorph.schema.engines import Classes, Engine, Form, Match, Policy, Provided
 from ckptmorph.schema.expr import Expr, ExprError, Unknown, parse
-from ckptmorph.schema.models import Algorithm, Classes, Clue, Engine, Entry, Form, Match, Policy, Provided
+from ckptmorph.schema.models import Algorithm, Clue, Entry
 from ckptmorph.schema.paths import ABSENT, get_path
 from ckptmorph.schema.registry import Registry
 from ckptmorph.schema.template import template
@@ -48,7 +49,9 @@ class Treated(Value):
 class Env(dict[str, Any]):
     """An expression environment that also answers ``has.PATH`` (present and not null) and ``null.PATH``."""
 
-    def __init__(self, values: Mapping[str, Any], config: Mapping[str, Any], drafter: Mapping[str, Any]) -> None:
+    def __init__(
+        self, values: Mapping[str, Any], config: Mapping[str, Any], drafter: Mapping[str, Any]
+    ) -> None:
         super().__init__(values)
         self.update({f"drafter.{name}": value for name, value in drafter.items()})
         self.config = config
@@ -129,21 +132,25 @@ def read_as_engine(
     hub = registry.algorithm(engine.algorithm)
     entries = active(registry.entries(form.config), release)
     out = Reading(form)
-    dims = dict(ctx.dims)
+    dims: Mapping[str, Any] = Env(ctx.dims, config, {})
     for _ in range(2):  # the second time the dimensions are known, for codecs that need them
         context = Context(dims, ctx.n, ctx.target_class, ctx.captures, ctx.releases)
         said = read_config(hub, entries, config, context)
         out.facts = dict(said.values)
         for _ in range(3):  # defaults may build on each other
-            apply_defaults(hub, entries, environment(hub, out.facts), said)
+            apply_defaults(hub, entries, Env(environment(hub, out.facts), config, {}), said)
             out.facts = {**said.defaults, **said.values}
-        dims = environment(hub, out.facts)
+        dims = Env(environment(hub, out.facts), config, {})
     out.findings += said.findings
-    out.findings += [_unread(engine, release, entry) for entry in _required_absent(entries, config, out.facts)]
+    out.findings += [
+        _unread(engine, release, entry) for entry in _required_absent(entries, config, out.facts)
+    ]
     return out
 
 
-def _required_absent(entries: list[Entry], config: Mapping[str, Any], facts: Mapping[str, Known]) -> Iterator[Entry]:
+def _required_absent(
+    entries: list[Entry], config: Mapping[str, Any], facts: Mapping[str, Known]
+) -> Iterator[Entry]:
     for entry in entries:
         if not entry.required or entry.fact is None:
             continue
@@ -168,9 +175,9 @@ def class_for(form: Form, release: str, config: Mapping[str, Any], env: Mapping[
     said = get_path(config, form.architectures_at)
     name = said[0] if isinstance(said, list) and said else said
     for classes in form.classes:
-        if covers(classes.versions, release) and (name in classes.architectures or not classes.architectures):
-            if holds(classes.when, env) is not False:
-                return classes
+        applies = covers(classes.versions, release) and name in classes.architectures
+        if applies and holds(classes.when, env) is not False:
+            return classes
     return None
 
 
@@ -197,7 +204,9 @@ class TensorPrediction:
         return out
 
     def _built(self) -> Iterator[Canon]:
-        counts = {spec.count: self.env[spec.count] for spec in self.hub.index.values() if spec.count in self.env}
+        counts = {
+            spec.count: self.env[spec.count] for spec in self.hub.index.values() if spec.count in self.env
+        }
         for canon in enumerate_tensors(self.hub, counts):
             shown = canon.spec.shown
             if shown is not None and shown in self.facts and not self.facts[shown].value:
@@ -231,7 +240,11 @@ class TensorPrediction:
     def _loaded(self, canon: Canon, name: str, provided: Provided | None) -> Treated:
         if provided is not None and provided.if_present == "replaced":
             return Treated(
-                name=name, fate="from_target", parameter=canon.name, why=provided.because, source=cite(provided.source)
+                name=name,
+                fate="from_target",
+                parameter=canon.name,
+                why=provided.because,
+                source=cite(provided.source),
             )
         got, expected = tuple(self.tensors[name].shape), canon.shape(self.env)
         if expected is not None and got != expected:
@@ -244,7 +257,11 @@ class TensorPrediction:
     def _absent(self, canon: Canon, name: str, provided: Provided | None) -> Treated:
         if provided is not None and provided.if_absent == "target":
             return Treated(
-                name=name, fate="from_target", parameter=canon.name, why=provided.because, source=cite(provided.source)
+                name=name,
+                fate="from_target",
+                parameter=canon.name,
+                why=provided.because,
+                source=cite(provided.source),
             )
         policy = self._policy(self.engine.missing, canon)
         return Treated(
@@ -257,9 +274,9 @@ class TensorPrediction:
 
     def _provided(self, canon: Canon) -> Provided | None:
         for rule in self.engine.provided:
-            if rule.tensor in (canon.family, canon.name) and covers(rule.versions, self.release):
-                if holds(rule.when, self.env):
-                    return rule
+            applies = rule.tensor in (canon.family, canon.name) and covers(rule.versions, self.release)
+            if applies and holds(rule.when, self.env):
+                return rule
         return None
 
     def _policy(self, policies: list[Policy], canon: Canon | None) -> Policy | None:
@@ -277,7 +294,10 @@ class TensorPrediction:
         policy = self._policy(self.engine.unknown, None)
         fate: Fate = "raises" if policy is not None and policy.does == "raise" else "dropped"
         return Treated(
-            name=name, fate=fate, why=policy.because if policy else None, source=cite(policy.source) if policy else None
+            name=name,
+            fate=fate,
+            why=policy.because if policy else None,
+            source=cite(policy.source) if policy else None,
         )
 
 
@@ -296,4 +316,14 @@ def named(expr: Expr, env: Mapping[str, Any]) -> str:
     return ", ".join(f"{n} = {env[n]}" for n in sorted(expr.names) if n in env)
 
 
-__all__ = ["Env", "Evidence", "Reading", "TensorPrediction", "Treated", "class_for", "clue_holds", "named", "read_as_engine"]
+__all__ = [
+    "Env",
+    "Evidence",
+    "Reading",
+    "TensorPrediction",
+    "Treated",
+    "class_for",
+    "clue_holds",
+    "named",
+    "read_as_engine",
+]

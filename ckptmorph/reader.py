@@ -16,17 +16,17 @@ from ckptmorph.facts import (
     assume,
     read_config,
 )
-from ckptmorph.findings import error, note, warning
+from ckptmorph.findings import Finding, error, note, warning
 from ckptmorph.matching import Matched, match, missing_findings, strip_prefixes, unexpected_findings
 from ckptmorph.names import Canon
 from ckptmorph.ops import build
 from ckptmorph.ops.nodes import Node, Source
 from ckptmorph.permutes import unpermute_named
+from ckptmorph.reader_checks import check_drafter
 from ckptmorph.schema.expr import Expr, ExprError, Unknown, parse
 from ckptmorph.schema.models import Algorithm, Entry, Layout, Name
 from ckptmorph.schema.paths import set_path
 from ckptmorph.schema.registry import Registry
-from ckptmorph.reader_checks import check_drafter
 from ckptmorph.vocabulary import read_vocabulary
 
 FLOAT_NAMES = {
@@ -55,7 +55,7 @@ class _Reading:
         self.entries: list[Entry] = registry.entries(layout.config)
         self.config = _with_aux_layers(config, self.entries, request)
         self.drafter = Drafter(self.hub, layout, config=config)
-        self.wrappers = [w for group in registry.wrapper_prefixes() for w in group]
+        self.wrappers = registry.wrapper_prefixes()
         stripped = strip_prefixes(tensors, self.wrappers, layout.prefixes, ())
         self.drafter.findings += stripped.findings
         self.real = stripped.real
@@ -69,7 +69,7 @@ class _Reading:
 
     def dimensions(self) -> None:
         first = match(self.hub, self.layout, self.tensors, {})
-        context = codec_context(self.registry, self.hub.algorithm, self.request, {})
+        context = codec_context(self.registry, self.hub.algorithm, self.request, {}, self.request.trusted)
         early = self._early = read_config(self.hub, self.entries, self.config, context)
         numbers = {name: known.value for name, known in early.values.items()}
         numbers.update({name: known.value for name, known in self.request.given.items()})
@@ -99,7 +99,7 @@ class _Reading:
     def _stated(self, early: Said) -> dict[str, Any]:
         return {name: known.value for name, known in early.values.items() if name not in self.request.given}
 
-    def _given_against_tensors(self) -> list[Any]:
+    def _given_against_tensors(self) -> list[Finding]:
         symbols = {fact: symbol for symbol, fact in self.hub.dims.items()}
         return [
             error(
@@ -150,13 +150,23 @@ class _Reading:
         for symbol, value in self.solved.values.items():
             fact, origin = self.hub.dims[symbol], self.solved.origin[symbol]
             kind = {"config": "config", "default": "default"}.get(origin, "tensors")
-            facts[fact] = Known(value=value, evidence=Evidence(kind=kind, at=None if kind == origin else origin))
+            facts[fact] = Known(
+                value=value, evidence=Evidence(kind=kind, at=None if kind == origin else origin)
+            )
         found = {canon.spec.shown for canon, _, _ in self.matched.found.values() if canon.spec.shown}
         for name in {spec.shown for spec in self.hub.tensors.values() if spec.shown}:
             kind_at = next((n for c, _, n in self.matched.found.values() if c.spec.shown == name), None)
-            facts[name] = Known(value=name in found, evidence=Evidence(kind="tensors", at=kind_at or "none in the file"))
+            facts[name] = Known(
+                value=name in found, evidence=Evidence(kind="tensors", at=kind_at or "none in the file")
+            )
         dims = environment(self.hub, facts)
-        context = codec_context(self.registry, self.hub.algorithm, self.request, dims, self._early.values)
+        context = codec_context(
+            self.registry,
+            self.hub.algorithm,
+            self.request,
+            dims,
+            {**self.request.trusted, **self._early.values},
+        )
         self.said = read_config(self.hub, self.entries, self.config, context)
         self.drafter.findings += self._relevant(self.said)
         apply_defaults(self.hub, self.entries, dims, self.said)
@@ -164,13 +174,17 @@ class _Reading:
         self._derive()
         self._assume()
 
-    def _relevant(self, said: Said) -> list[Any]:
+    def _relevant(self, said: Said) -> list[Finding]:
         """Config faults, without those about facts that the tensors decide anyway or the user has given."""
-        decided = {name for name, fact in self.hub.facts.items() if fact.derive} | set(self.request.given)
-        decided |= set(self.drafter.facts)
-        paths = {path for e in self.entries if e.fact in decided for path in e.paths}
-        return [f for f in said.findings if not (f.code == "contradicting-fields" and f.where in paths)
-                and not (f.where in paths and set(self.request.given) & {e.fact for e in self.entries if f.where in e.paths})]  # fmt: skip
+        given = {path for e in self.entries if e.fact in self.request.given for path in e.paths}
+        decided = {name for name, fact in self.hub.facts.items() if fact.derive} | set(self.drafter.facts)
+        overruled = {path for e in self.entries if e.fact in decided for path in e.paths}
+        return [
+            finding
+            for finding in said.findings
+            if finding.where not in given
+            and not (finding.code == "contradicting-fields" and finding.where in overruled)
+        ]
 
     def _merge(self) -> None:
         """User over tensors (checked), tensors over config, config over side-car, side-car over defaults."""
@@ -205,9 +219,17 @@ class _Reading:
         """A flag whose tensor decides: a wrong flag is corrected, a flag without its tensor is refused."""
         fact = self.drafter.facts[name]
         if stated is None or stated.value == fact.value or name in self.hub.dims.values():
-            if stated is None and fact.value is True and any(e.fact == name and e.paths for e in self.entries):
+            if (
+                stated is None
+                and fact.value is True
+                and any(e.fact == name and e.paths for e in self.entries)
+            ):
                 self.drafter.findings.append(
-                    note("flag-set-from-tensors", f"{name} is true, because {fact.evidence.at} is in the file", where=name)
+                    note(
+                        "flag-set-from-tensors",
+                        f"{name} is true, because {fact.evidence.at} is in the file",
+                        where=name,
+                    )
                 )
             return
         if stated.value is True:
@@ -256,7 +278,7 @@ class _Reading:
                         got=before.value,
                     )
                 )
-            self.drafter.facts[name] = Known(value=value, evidence=Evidence(kind="tensors", at=fact.derive))
+            self.drafter.facts[name] = Known(value=value, evidence=Evidence(kind="derived", at=fact.derive))
 
     def _assume(self) -> None:
         if not self.request.assume:
@@ -288,7 +310,11 @@ class _Reading:
                 continue
             if canon.spec.dtype == "float" and self.tensors[name].dtype not in FLOAT_NAMES:
                 self.drafter.findings.append(
-                    error("wrong-dtype", f"{name} is {self.tensors[name].dtype}, a float type is expected", where=name)
+                    error(
+                        "wrong-dtype",
+                        f"{name} is {self.tensors[name].dtype}, a float type is expected",
+                        where=name,
+                    )
                 )
             node = self._node(canon, spelt.line, name)
             if node is not None:
@@ -325,6 +351,7 @@ class _Reading:
         if line.shape is not None and _elements(shape) == _elements(node.shape):
             node = build.view(node, shape)
         return node
+
 
 def _elements(shape: tuple[int, ...]) -> int:
     total = 1

@@ -50,7 +50,10 @@ def read_target(path: Path | None, arch: str | None, reading: TargetReading) -> 
     found = said if isinstance(said, str) else None
     if arch and found and arch != found:
         raise UsageError(
-            f"--target-arch says {arch}, {file} says {found}", code="contradicting-target", expected=found, got=arch
+            f"--target-arch says {arch}, {file} says {found}",
+            code="contradicting-target",
+            expected=found,
+            got=arch,
         )
     fields = {name: _field(config, spellings, reading, file) for name, spellings in reading.fields.items()}
     return Target(arch or found, {k: v for k, v in fields.items() if v is not None}, str(file))

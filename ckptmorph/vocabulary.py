@@ -31,8 +31,10 @@ def read_vocabulary(
 
     The canonical map is I64 offsets [D], the canonical mask BOOL [V]; with D == V there is neither.
     """
-    maps = {c.spec.kind: (c, s.line, n) for c, s, n in matched.found.values() if c.spec.kind != "weight"}
-    canons = {c.spec.kind: c for c, _ in matched.absent if c.spec.kind != "weight"}
+    maps: dict[str, Found] = {
+        c.spec.kind: (c, s.line, n) for c, s, n in matched.found.values() if c.spec.kind != "weight"
+    }
+    canons: dict[str, Canon] = {c.spec.kind: c for c, _ in matched.absent if c.spec.kind != "weight"}
     canons.update({kind: canon for kind, (canon, _, _) in maps.items()})
     if not canons:
         return
@@ -79,7 +81,7 @@ def _values(
     tensors: Mapping[str, Shaped],
     real: Mapping[str, str],
     read: ReadTensor,
-) -> list[int] | None | str:
+) -> list[int] | str | None:
     if found is None:
         return None
     data = _bytes(drafter, found[2], tensors, real, read)
@@ -102,7 +104,7 @@ def _mask(
     tensors: Mapping[str, Shaped],
     real: Mapping[str, str],
     read: ReadTensor,
-) -> list[int] | None | str:
+) -> list[int] | str | None:
     if found is None:
         return None
     data = _bytes(drafter, found[2], tensors, real, read)
@@ -121,7 +123,9 @@ def _bytes(
     shape = tensors[name].shape
     if len(shape) != 1 or shape[0] * 8 > MAX_BYTES:
         drafter.findings.append(
-            error("shape-mismatch", f"{real[name]} has shape {list(shape)}, not one dimension", where=real[name])
+            error(
+                "shape-mismatch", f"{real[name]} has shape {list(shape)}, not one dimension", where=real[name]
+            )
         )
         return None
     return read(real[name])
@@ -141,13 +145,18 @@ def _place(
     if draft == target:
         for found in (found_map, found_mask):
             if found is not None:
-                drafter.dropped[real[found[2]]] = "draft and target vocabulary are the same, so the map is the identity"
+                drafter.dropped[real[found[2]]] = (
+                    "draft and target vocabulary are the same, so the map is the identity"
+                )
         return
     mask_node = _source(found_mask, tensors, real)
     map_node = None if verdict.from_mask else _map_node(drafter, verdict, found_map, tensors, real)
     if mask_node is not None and mask_node.dtype != "BOOL":
         drafter.findings.append(
-            note("mask-rebuilt", f"{mask_node.sources()[0]} is {mask_node.dtype}; it is rebuilt as BOOL from the map")
+            note(
+                "mask-rebuilt",
+                f"{mask_node.sources()[0]} is {mask_node.dtype}; it is rebuilt as BOOL from the map",
+            )
         )
         drafter.dropped[mask_node.sources()[0]] = "rebuilt as BOOL from the map"
         mask_node = None
@@ -193,11 +202,15 @@ def _map_node(
     name = real[found[2]]
     if node.dtype != "I64":
         say = note if node.dtype.startswith(("I", "U")) else warning
-        drafter.findings.append(say("map-widened", f"{name} is {node.dtype}; it is written as I64", where=name))
+        drafter.findings.append(
+            say("map-widened", f"{name} is {node.dtype}; it is written as I64", where=name)
+        )
         node = build.cast(node, "I64")
     if verdict.form == "absolute":
         drafter.findings.append(
-            warning("absolute-map", f"{name} holds absolute target ids; it is translated to offsets", where=name)
+            warning(
+                "absolute-map", f"{name} holds absolute target ids; it is translated to offsets", where=name
+            )
         )
         node = build.map_form(node, "offset")
     return node

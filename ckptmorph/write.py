@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ckptmorph.canonical import Drafter, Request, codec_context
-from ckptmorph.facts import Evidence, Known, active, cite, read_config
+from ckptmorph.facts import Evidence, Known, Said, active, apply_defaults, cite, read_config
 from ckptmorph.findings import Finding, Value, error, note
 from ckptmorph.names import Canon, Spelling, enumerate_tensors, written_as
 from ckptmorph.ops import build
@@ -56,7 +56,12 @@ class Output:
 
 class _Writing:
     def __init__(
-        self, registry: Registry, drafter: Drafter, layout: Layout, request: Request, base: Mapping[str, Any] | None
+        self,
+        registry: Registry,
+        drafter: Drafter,
+        layout: Layout,
+        request: Request,
+        base: Mapping[str, Any] | None,
     ) -> None:
         self.drafter = drafter
         self.layout = layout
@@ -93,13 +98,19 @@ class _Writing:
                     parts = [n for _, n in sorted(joined.pop(spelt.name), key=lambda item: item[0])]
                     self.out.tensors[spelt.name] = build.concat(parts, spelt.line.concat)
         for name in joined:
-            self.out.findings.append(error("missing-tensor", f"{name} cannot be formed: a part is absent", where=name))
+            self.out.findings.append(
+                error("missing-tensor", f"{name} cannot be formed: a part is absent", where=name)
+            )
         self._unplaced()
 
     def _put(self, name: str, node: Node, canonical: str) -> None:
         if name in self.out.tensors:
             self.out.findings.append(
-                error("duplicate-tensor", f"{name} would hold both {self.out.canon[name][0]} and {canonical}", where=name)
+                error(
+                    "duplicate-tensor",
+                    f"{name} would hold both {self.out.canon[name][0]} and {canonical}",
+                    where=name,
+                )
             )
         self.out.tensors[name] = node
         self.out.canon.setdefault(name, []).append(canonical)
@@ -149,7 +160,9 @@ class _Writing:
             return self.drafter.tensors[other]
         for dim, expr in enumerate(canon.shape_exprs()):
             if count in expr.names:
-                return build.permute(node, dim, node.shape[dim] // len(order), order, "auxiliary states in capture order")
+                return build.permute(
+                    node, dim, node.shape[dim] // len(order), order, "auxiliary states in capture order"
+                )
         return node
 
     def _formed(self, canon: Canon, spelt: Spelling, node: Node) -> Node:
@@ -166,13 +179,16 @@ class _Writing:
     # --- config ---
 
     def config(self) -> None:
-        kept = read_config(self.drafter.algorithm, self.entries, self.out.config, self.context) if self.base else None
+        kept = Said()
+        if self.base is not None:
+            kept = read_config(self.drafter.algorithm, self.entries, self.out.config, self.context)
+            apply_defaults(self.drafter.algorithm, self.entries, self.env, kept)
         written: set[str] = set()
         for entry in active(self.entries, None):
             if entry.set is not None:
                 self._constant(entry)
             elif entry.fact is not None and entry.write and not entry.has_fixed and self._applies(entry):
-                self._field(entry, kept.values if kept else {}, written)
+                self._field(entry, kept, written)
         self._slots()
 
     def _applies(self, entry: Entry) -> bool:
@@ -190,17 +206,19 @@ class _Writing:
         set_path(self.out.config, entry.set, copy.deepcopy(entry.value))
         self._step(entry.set, entry.value, Evidence(kind="constant", at=self.layout.layout))
 
-    def _field(self, entry: Entry, kept: Mapping[str, Known], written: set[str]) -> None:
+    def _field(self, entry: Entry, kept: Said, written: set[str]) -> None:
         fact = entry.fact
         assert fact is not None
         known = self.drafter.facts.get(fact)
         if known is None or (known.value is None and self.drafter.algorithm.facts[fact].type != "any"):
             self._ask(entry, fact)
             return
-        before = kept.get(fact)
+        before = kept.values.get(fact)
         if before is not None and before.value == known.value and fact not in written:
             shown = before.evidence.at or entry.paths[0]
             self._step(shown, known.value, Evidence(kind="original", at=shown))
+            return
+        if self.base is not None and before is None and self._implied(fact, known, kept):
             return
         written.add(fact)
         try:
@@ -208,11 +226,22 @@ class _Writing:
             assert write is not None
             changes = write(known.value, entry.paths[0], entry.args, self.context)
         except CodecFault as exc:
-            self.out.findings.append(error(exc.code, exc.message, where=entry.paths[0], next=exc.next, source=cite(entry.source)))
+            self.out.findings.append(
+                error(exc.code, exc.message, where=entry.paths[0], next=exc.next, source=cite(entry.source))
+            )
             return
         for path, value in changes.items():
             for where in [path, *entry.also_write]:
                 self._set(where, value, known.evidence)
+
+    def _implied(self, fact: str, known: Known, kept: Said) -> bool:
+        """The earlier config said the same by saying nothing: a documented default, or tensors that are not there."""
+        default = kept.defaults.get(fact)
+        if default is not None:
+            return bool(default.value == known.value)
+        shown = {spec.shown for spec in self.drafter.algorithm.tensors.values()}
+        decided = fact in shown or self.drafter.algorithm.facts[fact].derive is not None
+        return decided and known.value in (False, None)
 
     def _ask(self, entry: Entry, fact: str) -> None:
         if not entry.required:
@@ -232,7 +261,9 @@ class _Writing:
         try:
             set_path(self.out.config, path, copy.deepcopy(value))
         except KeyError:
-            self.out.findings.append(error("config-path", f"{path} cannot be written: the way there does not exist", where=path))
+            self.out.findings.append(
+                error("config-path", f"{path} cannot be written: the way there does not exist", where=path)
+            )
             return
         self._step(path, value, evidence)
 
@@ -259,13 +290,22 @@ class _Writing:
         for loss in self.layout.losses:
             if parse(loss.when).known(self.env):
                 self.out.losses.append(
-                    Lost(id=loss.id, severity=loss.severity, message=loss.because, because=loss.because,
-                         source=cite(loss.source))  # fmt: skip
+                    Lost(
+                        id=loss.id,
+                        severity=loss.severity,
+                        message=loss.because,
+                        because=loss.because,
+                        source=cite(loss.source),
+                    )
                 )
 
 
 def compose(
-    registry: Registry, drafter: Drafter, layout: Layout, request: Request, base: Mapping[str, Any] | None = None
+    registry: Registry,
+    drafter: Drafter,
+    layout: Layout,
+    request: Request,
+    base: Mapping[str, Any] | None = None,
 ) -> Output:
     """Compose the output of ``drafter`` as ``layout``; nothing is read or written.
 
@@ -278,7 +318,11 @@ def compose(
     writing.config()
     if base is None:
         writing.out.findings += [
-            note("field-not-carried", f"{path} has no meaning in layout {layout.layout}; it waits in the side-car", where=path)
+            note(
+                "field-not-carried",
+                f"{path} has no meaning in layout {layout.layout}; it waits in the side-car",
+                where=path,
+            )
             for path in drafter.unread
         ]
     return writing.out

@@ -1,0 +1,83 @@
+"""Human words for values and errors. Nothing here decides anything."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ckptmorph.errors import CkptmorphError
+from ckptmorph.findings import Finding, Severity
+
+_COLOURS = {"error": "31", "warning": "33", "note": "36", "ok": "32", "fail": "31", "warn": "33"}
+
+
+def colour(text: str, kind: str, stream: Any = None) -> str:
+    """ANSI colour where the stream is a terminal and NO_COLOR is not set."""
+    stream = stream or sys.stdout
+    if os.environ.get("NO_COLOR") or not getattr(stream, "isatty", lambda: False)() or kind not in _COLOURS:
+        return text
+    return f"\x1b[{_COLOURS[kind]}m{text}\x1b[0m"
+
+
+def size(nbytes: int) -> str:
+    """Bytes in decimal units."""
+    value = float(nbytes)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000 or unit == "GB":
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    raise AssertionError
+
+
+def show(value: Any) -> str:
+    """A value as the config would spell it."""
+    import json
+
+    return json.dumps(value, ensure_ascii=False)
+
+
+def finding(item: Finding, *, verbose: bool = False, stream: Any = None) -> str:
+    """One finding in the shape ``severity[code] sentence`` with its details indented below."""
+    kind = item.severity.value
+    lines = [f"{colour(f'{kind}[{item.code}]', kind, stream)} {item.message}"]
+    details = [("in", item.where), ("help", item.hint), ("next", item.next)]
+    if item.severity is Severity.NOTE and not verbose:
+        details = []
+    if verbose:
+        details.append(("source", item.source))
+    lines += [f"{label:>5}  {text}" for label, text in details if text and text not in item.message]
+    return "\n".join(lines) + "\n"
+
+
+def findings(items: Iterable[Finding], *, verbose: bool = False, stream: Any = None) -> str:
+    """All findings, worst first as given."""
+    return "".join(finding(item, verbose=verbose, stream=stream) for item in items)
+
+
+def render_error(exc: CkptmorphError) -> str:
+    """An error and the findings behind it."""
+    if len(exc.findings) > 1:
+        head = f"{colour(f'error[{exc.code}]', 'error', sys.stderr)} {exc.message}\n"
+        return head + findings(exc.findings, stream=sys.stderr)
+    lines = [f"{colour(f'error[{exc.code}]', 'error', sys.stderr)} {exc.message}"]
+    for label, text in (("in", exc.where), ("help", exc.hint), ("next", exc.next)):
+        if text and text not in exc.message:
+            lines.append(f"{label:>5}  {text}")
+    return "\n".join(lines) + "\n"
+
+
+def table(rows: Sequence[tuple[str, ...]], *, indent: str = "  ") -> str:
+    """Rows in aligned columns; the last column is not padded. Long last columns are cut to the terminal."""
+    if not rows:
+        return ""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
+    width = shutil.get_terminal_size((160, 24)).columns if sys.stdout.isatty() else 10_000
+    out = []
+    for row in rows:
+        cells = [cell.ljust(w) for cell, w in zip(row, widths, strict=False)]
+        line = indent + "  ".join([*cells, row[-1]]).rstrip()
+        out.append(line if len(line) <= width else line[: width - 3] + "...")
+    return "\n".join(out) + "\n"

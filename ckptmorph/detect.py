@@ -1,0 +1,122 @@
+"""Which algorithm and layout is this? Scored by clues in the config and the tensor names, and it explains itself.
+
+Paths and folder names are never looked at: a drafter that was renamed or copied must be detected all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ckptmorph.errors import InputError, RefusedError
+from ckptmorph.findings import Value
+from ckptmorph.matching import match, strip_prefixes
+from ckptmorph.predict import clue_holds
+from ckptmorph.schema.models import Clue, Layout
+from ckptmorph.schema.registry import Registry
+
+# A config that names the format this clearly counts even when the telling tensors are gone.
+STRONG = 4
+
+
+class Candidate(Value):
+    """One layout with its score.
+
+    Attributes:
+        score: sum of the weights of the clues found; 0 when excluded.
+        found: the clues found, in words.
+        excluded: why it cannot be this layout, if so.
+    """
+
+    algorithm: str
+    layout: str
+    score: int
+    found: tuple[str, ...] = ()
+    excluded: str | None = None
+
+
+class Detection(Value):
+    """The layout decided on, and all candidates, best first."""
+
+    algorithm: str
+    layout: str
+    evidence: tuple[str, ...]
+    candidates: tuple[Candidate, ...]
+
+
+def _words(clue: Clue) -> str:
+    if clue.tensor is not None:
+        return f"tensor {clue.tensor}"
+    if clue.absent:
+        return f"config has no {clue.config}"
+    if "equals" in clue.model_fields_set:
+        return f"config {clue.config} = {clue.equals}"
+    return f"config has {clue.config}" + (f" in {clue.one_of}" if clue.one_of else "")
+
+
+def score(registry: Registry, layout: Layout, names: Iterable[str], config: Mapping[str, Any]) -> Candidate:
+    """Score one layout."""
+    hub = registry.algorithm(layout.algorithm)
+    wrappers = registry.wrapper_prefixes()
+    short = set(strip_prefixes(names, wrappers, layout.prefixes, ()).real)
+    found: list[str] = []
+    total = 0
+    for clue in layout.detect:
+        if clue_holds(clue, config, short):
+            total += clue.weight
+            if clue.weight:
+                found.append(_words(clue))
+        elif clue.must:
+            return Candidate(
+                algorithm=layout.algorithm, layout=layout.layout, score=0, excluded=f"not so: {_words(clue)}"
+            )
+    matched = match(hub, layout, short, {})
+    families = {canon.family for canon, _, _ in matched.found.values()}
+    lacking = [name for name in hub.identity if name not in families]
+    if lacking and total < STRONG:
+        return Candidate(
+            algorithm=layout.algorithm, layout=layout.layout, score=0, found=tuple(found),
+            excluded=f"no tensor {', '.join(lacking)}",
+        )  # fmt: skip
+    return Candidate(algorithm=layout.algorithm, layout=layout.layout, score=total, found=tuple(found))
+
+
+def detect(registry: Registry, names: Iterable[str], config: Mapping[str, Any]) -> Detection:
+    """Decide on a layout.
+
+    Raises:
+        InputError: nothing fits (``not-a-drafter``); the message says what was looked for.
+        RefusedError: two layouts fit equally well (``ambiguous-layout``).
+    """
+    candidates = ranked(registry, names, config)
+    best = [c for c in candidates if c.score > 0 and c.score == candidates[0].score]
+    if not best:
+        looked = sorted({name for hub in registry.algorithms.values() for name in hub.identity})
+        raise InputError(
+            "this is not a drafter that any schema knows",
+            code="not-a-drafter",
+            where="config.json",
+            hint=f"looked for the tensors {', '.join(looked)} and for the marks of {len(candidates)} layouts",
+            next="ckptmorph schemas list",
+        )
+    if len(best) > 1:
+        shown = "; ".join(f"{c.layout} ({', '.join(c.found)})" for c in best)
+        raise RefusedError(
+            f"this fits {len(best)} layouts equally well: {shown}",
+            code="ambiguous-layout",
+            where="config.json",
+            next=f"--from {best[0].layout} (or {', '.join(c.layout for c in best[1:])})",
+        )
+    return Detection(
+        algorithm=best[0].algorithm,
+        layout=best[0].layout,
+        evidence=best[0].found,
+        candidates=tuple(candidates),
+    )
+
+
+def ranked(registry: Registry, names: Iterable[str], config: Mapping[str, Any]) -> list[Candidate]:
+    """All layouts with their scores, best first, then by name."""
+    known = list(names)
+    found = [score(registry, layout, known, config) for layout in registry.layouts.values()]
+    return sorted(found, key=lambda c: (-c.score, c.algorithm, c.layout))

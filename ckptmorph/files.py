@@ -1,0 +1,90 @@
+"""Distributing output tensors over files: as the source did, or exactly as an earlier form of this layout did."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from ckptmorph.ops.nodes import Node
+from ckptmorph.plans import OutFile
+from ckptmorph.provenance import Ancestor, unpack
+from ckptmorph.storage.folder import Folder
+
+SINGLE = "model.safetensors"
+
+
+def out_files(folder: Folder, tensors: Mapping[str, Node], ancestor: Ancestor | None) -> tuple[OutFile, ...]:
+    """Files of the output, with the tensors of each in the order of their data.
+
+    The order follows the source, so that neighbouring tensors stay one run of bytes. If an earlier form in this
+    layout had exactly these tensors, its files, order and headers are used again.
+    """
+    restored = _restored(tensors, ancestor)
+    if restored is not None:
+        return restored
+    groups: dict[str, list[tuple[int, str]]] = {}
+    single = folder.index is None
+    first = next(iter(folder.headers))
+    for name, node in tensors.items():
+        sources = node.sources()
+        info = folder.tensors[sources[0]] if sources else None
+        file = info.file if info else first
+        groups.setdefault(SINGLE if single and len(folder.headers) == 1 else file, []).append(
+            (info.start if info else 1 << 62, name)
+        )
+    return tuple(
+        OutFile(
+            name=file,
+            tensors=tuple(name for _, name in sorted(items)),
+            metadata=_metadata(folder, file),
+        )
+        for file, items in sorted(groups.items())
+    )
+
+
+def _metadata(folder: Folder, file: str) -> dict[str, str]:
+    header = folder.headers.get(file) or next(iter(folder.headers.values()))
+    return dict(header.metadata)
+
+
+def _restored(tensors: Mapping[str, Node], ancestor: Ancestor | None) -> tuple[OutFile, ...] | None:
+    if ancestor is None:
+        return None
+    files: list[OutFile] = []
+    seen: dict[str, tuple[str, tuple[int, ...]]] = {}
+    for file, packed in sorted(ancestor.headers.items()):
+        try:
+            header = json.loads(unpack(packed))
+        except ValueError:
+            return None
+        entries = {k: v for k, v in header.items() if k != "__metadata__"}
+        ordered = sorted(entries, key=lambda k: entries[k]["data_offsets"])
+        seen.update({k: (entries[k]["dtype"], tuple(entries[k]["shape"])) for k in entries})
+        files.append(OutFile(name=file, tensors=tuple(ordered), header=packed))
+    wanted = {name: (node.dtype, tuple(node.shape)) for name, node in tensors.items()}
+    return tuple(files) if seen == wanted else None
+
+
+def index_text(files: tuple[OutFile, ...], sizes: Mapping[str, int], ancestor: Ancestor | None) -> str | None:
+    """Text of model.safetensors.index.json, or None when one is not needed."""
+    if ancestor is not None and all(f.header is not None for f in files):
+        return ancestor.index
+    if len(files) == 1 and files[0].name == SINGLE:
+        return None
+    weight_map = {name: f.name for f in files for name in f.tensors}
+    index: dict[str, Any] = {
+        "metadata": {"total_size": sum(sizes[name] for name in weight_map)},
+        "weight_map": dict(sorted(weight_map.items())),
+    }
+    return json.dumps(index, indent=2) + "\n"
+
+
+def config_text(
+    config: Mapping[str, Any], ancestor: Ancestor | None, original: tuple[Mapping[str, Any], str]
+) -> str:
+    """config.json as text: an earlier form's own text when it says the same, else our plain form."""
+    for text in [ancestor.config if ancestor else None, original[1]]:
+        if text is not None and json.loads(text) == config:
+            return text
+    return json.dumps(config, indent=2, ensure_ascii=False) + "\n"

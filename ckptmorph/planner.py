@@ -1,0 +1,251 @@
+"""From a folder and a wish to a plan: detect, read, search a route, compose, and ask the contract."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from fnmatch import fnmatch
+from pathlib import Path
+
+from ckptmorph.contract import predict
+from ckptmorph.errors import CkptmorphError, RefusedError, UsageError, did_you_mean
+from ckptmorph.files import config_text, out_files
+from ckptmorph.findings import Finding, by_severity, error, errors_in
+from ckptmorph.graphs import Cost, Edge, Evaluated, edges_of, hub_node, layout_node, search
+from ckptmorph.plans import Dropped, Place, Plan, tensor_steps, volume
+from ckptmorph.predictions import EngineAt, Prediction
+from ckptmorph.provenance import ancestor_of, find_ancestor
+from ckptmorph.schema.models import Layout
+from ckptmorph.schema.registry import Registry
+from ckptmorph.sources import Source, Wish, engine_release, refuse_broken, split_release, summary
+from ckptmorph.write import Lost, Output, compose
+
+CARRIED = (
+    "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt",
+    "chat_template*", "generation_config.json", "LICENSE*", "NOTICE*",
+)  # fmt: skip
+
+
+@dataclass
+class Goal:
+    """Where to: a layout, and the engine release it is for, if it is for one."""
+
+    layout: Layout
+    at: EngineAt | None
+
+
+def goals(registry: Registry, algorithm: str, wish: Wish) -> list[Goal]:
+    """Layouts that serve the wish, the preferred one first. Raises UsageError for unknown names."""
+    name, release = split_release(wish.to)
+    if (algorithm, name) in registry.engines:
+        at = engine_release(registry, algorithm, name, release)
+        layouts = list(dict.fromkeys(form.layout for form in at.engine.forms))
+        if wish.layout is not None:
+            if wish.layout not in layouts:
+                raise UsageError(
+                    f"{name} does not read layout {wish.layout!r}",
+                    code="unknown-layout",
+                    hint=f"it reads {', '.join(layouts)}",
+                )
+            layouts = [wish.layout]
+        return [Goal(registry.layout(algorithm, layout), at) for layout in layouts]
+    if (algorithm, name) in registry.layouts:
+        if release is not None:
+            raise UsageError(
+                f"layout {name} has no releases; engines have", code="bad-release", next=f"--to {name}"
+            )
+        return [Goal(registry.layout(algorithm, name), None)]
+    known = sorted({n for a, n in [*registry.engines, *registry.layouts] if a == algorithm})
+    close = did_you_mean(name, known)
+    raise UsageError(
+        f"nothing for {algorithm} is called {name!r}",
+        code="unknown-target",
+        hint=f"did you mean {close}?" if close else f"known: {', '.join(known)}",
+        next="ckptmorph schemas list",
+    )
+
+
+@dataclass
+class Composed:
+    """An output composed for one goal, with the contract's opinion."""
+
+    output: Output
+    prediction: Prediction | None
+    losses: list[Lost]
+    closed_by: list[Finding]
+
+
+def compose_for(registry: Registry, source: Source, goal: Goal, wish: Wish) -> Composed:
+    """Compose the output for a goal and collect everything that closes the way."""
+    ancestor = find_ancestor(source.car, goal.layout.layout)
+    base = None
+    if goal.layout.layout == source.layout.layout:
+        base = source.folder.config
+    elif ancestor is not None:
+        base = json.loads(ancestor.config)
+    releases = dict(source.request.releases)
+    if goal.at is not None:
+        releases[goal.at.engine.engine] = goal.at.known
+    request = replace(source.request, releases=releases)
+    output = compose(registry, source.drafter, goal.layout, request, base)
+    losses = list(output.losses)
+    closed = errors_in(output.findings)
+    prediction = None
+    if goal.at is not None and not closed:
+        prediction = predict(
+            registry, goal.at, output.tensors, output.config, source.drafter, request, set(output.tensors)
+        )
+        acceptable = _acceptable(registry, goal)
+        for finding in errors_in(prediction.findings):
+            if finding.code in acceptable:
+                losses.append(
+                    Lost(
+                        id=finding.code,
+                        severity="semantic",
+                        message=finding.message,
+                        because=finding.hint or finding.message,
+                        source=finding.source,
+                    )
+                )
+            else:
+                closed.append(finding.model_copy(update={"next": _elsewhere(goal, finding)}))
+    closed += [
+        _not_accepted(loss)
+        for loss in losses
+        if loss.severity != "recoverable" and loss.id not in wish.accept
+    ]
+    return Composed(output, prediction, losses, closed)
+
+
+def _acceptable(registry: Registry, goal: Goal) -> set[str]:
+    assert goal.at is not None
+    return {
+        entry.code
+        for form in goal.at.engine.forms
+        for entry in registry.entries(form.config)
+        if entry.acceptable and entry.code
+    }
+
+
+def _elsewhere(goal: Goal, finding: Finding) -> str | None:
+    if finding.next and not finding.next.startswith("ckptmorph convert"):
+        return finding.next
+    return "ckptmorph graph DRAFTER --to NAME[@RELEASE] tells where else it can go"
+
+
+def _not_accepted(loss: Lost) -> Finding:
+    return error(
+        "loss-not-accepted",
+        f"{loss.message} ({loss.severity} loss {loss.id})",
+        where=loss.id,
+        hint=loss.because,
+        next=f"--accept {loss.id}, if you accept exactly this loss",
+        source=loss.source,
+    )
+
+
+def make_plan(registry: Registry, source: Source, wish: Wish, out: Path | None = None) -> Plan:
+    """Plan the conversion of a source that was read.
+
+    Raises:
+        RefusedError: no route is open; every route considered is listed with what closed it.
+    """
+    refuse_broken(source)
+    algorithm = source.layout.algorithm
+    tried: list[tuple[Goal, Composed]] = []
+    for goal in goals(registry, algorithm, wish):
+        composed = compose_for(registry, source, goal, wish)
+        tried.append((goal, composed))
+        start = layout_node(algorithm, source.layout.layout)
+        end = layout_node(algorithm, goal.layout.layout)
+        route = search(edges_of(registry), start, {end}, evaluator(start, end, algorithm, composed))
+        if route.found:
+            return _plan(registry, source, goal, composed, tuple(route.nodes), wish, out)
+    raise no_route(source, tried)
+
+
+def evaluator(start: str, end: str, algorithm: str, composed: Composed | None) -> Callable[[Edge], Evaluated]:
+    """Evaluates edges on one composed output (all open without one)."""
+
+    def evaluate(edge: Edge) -> Evaluated:
+        if edge.start == start and edge.end == hub_node(algorithm):
+            return Evaluated()
+        if edge.end != end:
+            return Evaluated(closed_by=(error("not-on-the-way", f"{edge.end} is not where this goes"),))
+        if composed is None:
+            return Evaluated()
+        severities = [loss.severity for loss in composed.losses]
+        computed = sum(n.nbytes for n in composed.output.tensors.values() if not n.moves_only())
+        cost = Cost(
+            severities.count("semantic"),
+            severities.count("lossy"),
+            severities.count("recoverable"),
+            0,
+            computed,
+        )
+        return Evaluated(cost, tuple(composed.closed_by))
+
+    return evaluate
+
+
+def no_route(source: Source, tried: list[tuple[Goal, Composed]]) -> CkptmorphError:
+    """The refusal that lists every route considered and the guard that closed it."""
+    findings = [f for _, composed in tried for f in composed.closed_by]
+    goal = tried[0][0]
+    name = f"{goal.at.engine.engine} {goal.at.release}" if goal.at else f"layout {goal.layout.layout}"
+    return summary(RefusedError, findings, f"no open route from layout {source.layout.layout} to {name}")
+
+
+def _plan(
+    registry: Registry,
+    source: Source,
+    goal: Goal,
+    composed: Composed,
+    route: tuple[str, ...],
+    wish: Wish,
+    out: Path | None,
+) -> Plan:
+    output, folder = composed.output, source.folder
+    ancestor = find_ancestor(source.car, goal.layout.layout)
+    if goal.layout.layout == source.layout.layout:
+        ancestor = ancestor_of(folder, source.layout.layout)
+    original = (folder.config, folder.config_bytes.decode("utf-8-sig"))
+    steps = tensor_steps(output.tensors)
+    predicted = list(composed.prediction.findings) if composed.prediction else []
+    closed_ids = {loss.id for loss in composed.losses}
+    findings = [
+        *source.drafter.findings,
+        *output.findings,
+        *[f for f in predicted if f.code not in closed_ids],
+    ]
+    dropped = {**source.drafter.dropped, **output.dropped}
+    return Plan(
+        status="planned",
+        source=Place(
+            path=str(folder.path),
+            algorithm=source.layout.algorithm,
+            layout=source.layout.layout,
+            release=source.release,
+            evidence=source.detection.evidence if source.detection else ("--from",),
+        ),
+        target=Place(
+            path=str(out) if out else None,
+            algorithm=goal.layout.algorithm,
+            layout=goal.layout.layout,
+            engine=goal.at.engine.engine if goal.at else None,
+            release=goal.at.release if goal.at else None,
+        ),
+        route=route,
+        tensors=steps,
+        dropped=tuple(Dropped(name=n, because=why) for n, why in dropped.items()),
+        config=tuple(output.steps),
+        losses=tuple(composed.losses),
+        findings=tuple(by_severity(findings)),
+        bytes=volume(steps),
+        output=str(out) if out else None,
+        files=out_files(folder, output.tensors, ancestor),
+        carried=tuple(f for f in folder.other_files if any(fnmatch(f, pattern) for pattern in CARRIED)),
+        config_text=config_text(output.config, ancestor, original),
+        prediction=composed.prediction,
+    )

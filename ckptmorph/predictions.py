@@ -1,0 +1,84 @@
+"""The values of a prediction, and an engine pinned at a release."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from ckptmorph.findings import Finding, Value, warning
+from ckptmorph.predict import Treated
+from ckptmorph.schema.engines import Engine
+from ckptmorph.schema.versions import nearest, newest, parse_version
+
+
+class Coverage(Value):
+    """Every tensor of the file and every parameter of the engine, by what happens to it."""
+
+    loaded: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    misshapen: tuple[str, ...] = ()
+    from_target: tuple[str, ...] = ()
+    raises: tuple[str, ...] = ()
+
+
+class Prediction(Value):
+    """What an engine release will do with a drafter.
+
+    Attributes:
+        verdict: fail with any error, warn with any warning, else ok.
+        form: the container the engine takes the checkpoint for.
+        captured: the states that the engine will feed to fc, in order; None when that cannot be said.
+        trained: the states that the drafter was trained on; None when that is not known.
+    """
+
+    engine: str
+    release: str
+    verdict: Literal["ok", "warn", "fail"]
+    form: str | None = None
+    tensors: Coverage = Coverage()
+    details: tuple[Treated, ...] = ()
+    captured: tuple[int, ...] | None = None
+    trained: tuple[int, ...] | None = None
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True)
+class EngineAt:
+    """An engine at a release. ``known`` is the release whose rules are used (the nearest one looked at)."""
+
+    engine: Engine
+    release: str
+    known: str
+
+    @property
+    def finding(self) -> Finding | None:
+        if self.release == self.known:
+            return None
+        return warning(
+            "unknown-release",
+            f"{self.engine.engine} {self.release} was not looked at; the rules of {self.known} are used",
+            where=self.release,
+            next=f"known releases: {self.engine.releases[0]} to {newest(self.engine.releases)}",
+        )
+
+
+def engine_at(engine: Engine, release: str | None) -> EngineAt:
+    """Pick the rules for a release; None means the newest known one. Raises ValueError for no version."""
+    if release is None:
+        release = newest(engine.releases)
+    version = parse_version(release)
+    if version is None:
+        raise ValueError(f"{release!r} is not a version")
+    same = next((r for r in engine.releases if parse_version(r) == version), None)
+    return EngineAt(engine, release, same or nearest(release, engine.releases))
+
+
+def coverage(treated: Iterable[Treated]) -> Coverage:
+    """Sort the names by fate. Missing parameters go by the first name the engine would accept."""
+    sorted_names: dict[str, list[str]] = {}
+    for item in treated:
+        sorted_names.setdefault(item.fate, []).append(item.name)
+    return Coverage(**{fate: tuple(names) for fate, names in sorted_names.items()})

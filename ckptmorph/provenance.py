@@ -1,0 +1,158 @@
+"""The side-car ``ckptmorph.json``: where an output comes from, and what is needed to come back byte for byte."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import zlib
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from ckptmorph.facts import Evidence, Known
+from ckptmorph.findings import Finding, Value, plain, warning
+from ckptmorph.storage.folder import Folder
+
+SIDECAR = "ckptmorph.json"
+SCHEMA = "ckptmorph.provenance/1"
+MAX_ANCESTORS = 8
+
+
+class FileIdentity(Value):
+    """A weight file as it was: name, size in bytes, digest of its header, and of all its bytes where that is known."""
+
+    name: str
+    size: int
+    header_sha256: str
+    sha256: str | None = None
+
+
+class Ancestor(Value):
+    """One earlier form of this drafter, kept so that the way back gives exactly that form.
+
+    Attributes:
+        config: config.json verbatim.
+        headers: file name to the header's JSON, deflated and base64.
+        index: model.safetensors.index.json verbatim, for sharded forms.
+    """
+
+    layout: str
+    config: str
+    headers: dict[str, str]
+    index: str | None = None
+
+
+class SideCar(Value):
+    """Contents of ``ckptmorph.json``."""
+
+    schema_: str = Field(SCHEMA, alias="schema")
+    tool: dict[str, str]
+    algorithm: str
+    layout: str
+    engine: str | None = None
+    release: str | None = None
+    route: tuple[str, ...]
+    source: dict[str, Any]
+    output: dict[str, Any]
+    schemas: dict[str, str]
+    facts: dict[str, Known]
+    losses: tuple[str, ...] = ()
+    ancestors: tuple[Ancestor, ...] = ()
+
+
+def pack(raw: bytes) -> str:
+    """Deflate and base64, for headers inside JSON."""
+    return base64.b64encode(zlib.compress(raw, 9)).decode("ascii")
+
+
+def unpack(text: str) -> bytes:
+    """The inverse of `pack`. Raises ValueError on anything else."""
+    try:
+        return zlib.decompress(base64.b64decode(text, validate=True))
+    except zlib.error as exc:
+        raise ValueError(str(exc)) from None
+
+
+def identities(folder: Folder, hashes: dict[str, str] | None = None) -> list[FileIdentity]:
+    """Identity of each weight file. A Hub cache blob's name is its sha256, so that one is free of charge."""
+    out = []
+    for name, header in folder.headers.items():
+        known = (hashes or {}).get(name) or folder.blob_sha256(name)
+        out.append(FileIdentity(name=name, size=header.file_size, header_sha256=header.digest, sha256=known))
+    return out
+
+
+def ancestor_of(folder: Folder, layout: str) -> Ancestor:
+    """This checkpoint's own form, as it must come back one day."""
+    return Ancestor(
+        layout=layout,
+        config=folder.config_bytes.decode(
+            "utf-8-sig" if folder.config_bytes[:3] == b"\xef\xbb\xbf" else "utf-8"
+        ),
+        headers={name: pack(header.raw) for name, header in folder.headers.items()},
+        index=folder.index_bytes.decode("utf-8") if folder.index_bytes else None,
+    )
+
+
+def sha256(data: bytes) -> str:
+    """Hex digest."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def output_identity(folder: Folder) -> dict[str, Any]:
+    """What must still be true of an output for its side-car to be trusted."""
+    return {
+        "config_sha256": sha256(folder.config_bytes),
+        "files": [i.model_dump(exclude={"sha256"}) for i in identities(folder)],
+    }
+
+
+def read_sidecar(folder: Folder) -> tuple[SideCar | None, list[Finding]]:
+    """The side-car if there is one and it still fits; otherwise findings that say why it is not used."""
+    path = folder.path / SIDECAR
+    if not path.is_file():
+        return None, []
+    try:
+        car = SideCar.model_validate(json.loads(path.read_bytes()))
+    except (ValueError, ValidationError, RecursionError, OSError):
+        return None, [
+            warning("side-car-unreadable", f"{SIDECAR} cannot be read; it is not used", where=SIDECAR)
+        ]
+    if car.output != json.loads(json.dumps(output_identity(folder))):
+        return None, [
+            warning(
+                "side-car-stale",
+                f"{SIDECAR} describes other files than these (config or a header changed since); it is not used",
+                where=SIDECAR,
+            )
+        ]
+    return car, []
+
+
+def trusted_facts(car: SideCar | None) -> dict[str, Known]:
+    """The facts of a side-car that fits, with the side-car as their evidence."""
+    if car is None:
+        return {}
+    return {
+        name: Known(value=known.value, evidence=Evidence(kind="side-car", at=f"{SIDECAR} ({known.evidence})"))
+        for name, known in car.facts.items()
+    }
+
+
+def find_ancestor(car: SideCar | None, layout: str) -> Ancestor | None:
+    """The latest earlier form in this layout."""
+    if car is None:
+        return None
+    return next((a for a in reversed(car.ancestors) if a.layout == layout), None)
+
+
+def dump(car: SideCar) -> bytes:
+    """The side-car as bytes: stable order, no clock, so that equal conversions give equal files."""
+    return (json.dumps(plain(car), indent=2, ensure_ascii=False) + "\n").encode("utf-8")
+
+
+def sidecar_path(folder: Path) -> Path:
+    """Where the side-car of a folder lies."""
+    return folder / SIDECAR

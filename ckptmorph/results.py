@@ -1,0 +1,106 @@
+"""What the verbs return: frozen values with a stable JSON form."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from ckptmorph.facts import Known
+from ckptmorph.findings import Finding, Value
+from ckptmorph.predict import Treated
+from ckptmorph.predictions import Coverage
+
+
+class TensorView(Value):
+    """One tensor of an inspected drafter. ``canonical`` is None for a tensor that means nothing in its layout."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+    file: str
+    canonical: str | None = None
+
+
+class Inspection(Value):
+    """What a folder is.
+
+    Attributes:
+        version: release of the library that wrote it, if the layout records one.
+        evidence: the clues that decided the layout.
+        candidates: all layouts with their scores.
+        facts: by name, with evidence.
+    """
+
+    schema_: Literal["ckptmorph.inspect/1"] = Field("ckptmorph.inspect/1", alias="schema")
+    path: str
+    algorithm: str
+    layout: str
+    version: str | None
+    evidence: tuple[str, ...]
+    candidates: tuple[dict[str, Any], ...]
+    facts: dict[str, Known]
+    tensors: tuple[TensorView, ...]
+    bytes: int
+    side_car: bool
+    findings: tuple[Finding, ...]
+
+
+class Verification(Value):
+    """What an engine release will do with a folder.
+
+    Attributes:
+        verdict: fail with any error, warn with any warning, else ok.
+        tensors: names by fate.
+        details: every tensor and parameter with the rule that decides its fate.
+        captured, trained: states the engine feeds to fc, and those the drafter was trained on.
+    """
+
+    schema_: Literal["ckptmorph.verify/1"] = Field("ckptmorph.verify/1", alias="schema")
+    path: str
+    engine: str
+    release: str
+    verdict: Literal["ok", "warn", "fail"]
+    layout: str
+    form: str | None
+    tensors: Coverage
+    captured: tuple[int, ...] | None
+    trained: tuple[int, ...] | None
+    details: tuple[Treated, ...]
+    findings: tuple[Finding, ...]
+
+
+class Restored(Value):
+    """A backup that was brought back."""
+
+    schema_: Literal["ckptmorph.restore/1"] = Field("ckptmorph.restore/1", alias="schema")
+    path: str
+
+
+class EdgeView(Value):
+    """One edge of the converter graph; ``closed_by`` is empty when it is open (or was not evaluated)."""
+
+    start: str
+    end: str
+    closed_by: tuple[Finding, ...] = ()
+    conditions: tuple[str, ...] = ()
+
+
+class GraphView(Value):
+    """The converter graph between two names.
+
+    Attributes:
+        route: the nodes passed; empty when no way is open.
+        alternatives: other layouts the target reads, with what closes them.
+        conditions: what a drafter must satisfy for the target, from its contract.
+    """
+
+    schema_: Literal["ckptmorph.graph/1"] = Field("ckptmorph.graph/1", alias="schema")
+    nodes: tuple[str, ...]
+    edges: tuple[EdgeView, ...]
+    start: str | None = None
+    goal: str | None = None
+    route: tuple[str, ...] = ()
+    closed: tuple[EdgeView, ...] = ()
+    conditions: tuple[str, ...] = ()

@@ -1,0 +1,190 @@
+"""A source as the user gave it: recognised, read, and refused when it is broken or leaves a question open."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ckptmorph.canonical import Drafter, Request
+from ckptmorph.detect import Detection, detect, ranked
+from ckptmorph.errors import CkptmorphError, InputError, RefusedError, UsageError, did_you_mean
+from ckptmorph.facts import Evidence, Known, parse_given
+from ckptmorph.findings import Finding, errors_in
+from ckptmorph.predictions import EngineAt, engine_at
+from ckptmorph.provenance import SideCar, read_sidecar, trusted_facts
+from ckptmorph.reader import read_drafter
+from ckptmorph.schema.models import Layout
+from ckptmorph.schema.registry import Registry
+from ckptmorph.storage.folder import Folder
+from ckptmorph.target import Target, read_target
+
+# Findings that ask something of the user; the checkpoint itself is not broken.
+QUESTIONS = frozenset(
+    {
+        "fact-not-stated",
+        "target-needed",
+        "ambiguous-d2t",
+        "ambiguous-aux-ids",
+        "ambiguous-layout",
+        "fact-contradicted",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the user asks for. Texts are as given on the command line; see `ckptmorph.api.plan`."""
+
+    to: str
+    from_: str | None = None
+    layout: str | None = None
+    target: Path | None = None
+    target_arch: str | None = None
+    facts: Mapping[str, str] = field(default_factory=dict)
+    aux_states: tuple[int, ...] | None = None
+    aux_layers: tuple[int, ...] | None = None
+    assume_default: bool = False
+    accept: tuple[str, ...] = ()
+
+
+@dataclass
+class Source:
+    """A source that was recognised and read.
+
+    Attributes:
+        detection: None when the user named the layout.
+        car: the side-car, if there is one that fits.
+        request: what was known when reading; reused for writing.
+    """
+
+    folder: Folder
+    layout: Layout
+    detection: Detection | None
+    car: SideCar | None
+    request: Request
+    drafter: Drafter
+    engine: str | None = None
+    release: str | None = None
+
+
+def split_release(text: str) -> tuple[str, str | None]:
+    """``name@release`` into its parts."""
+    name, at, release = text.partition("@")
+    if at and not release:
+        raise UsageError(
+            f"{text!r} names no release after '@'", code="bad-release", next=f"{name}@RELEASE, or just {name}"
+        )
+    return name, release or None
+
+
+def open_source(registry: Registry, folder: Folder, wish: Wish) -> Source:
+    """Recognise and read a folder. Errors are left in the drafter's findings, see `refuse_broken`."""
+    car, notes = read_sidecar(folder)
+    detection: Detection | None = None
+    name, release = split_release(wish.from_) if wish.from_ else (None, None)
+    if name is None and car is not None and (car.algorithm, car.layout) in registry.layouts:
+        layout = registry.layout(car.algorithm, car.layout)
+        detection = Detection(
+            algorithm=car.algorithm,
+            layout=car.layout,
+            evidence=("ckptmorph.json, which still fits",),
+            candidates=(),
+        )
+    elif name is None:
+        detection = detect(registry, folder.tensors, folder.config)
+        layout = registry.layout(detection.algorithm, detection.layout)
+    else:
+        layout = _named_layout(registry, name, folder)
+    releases: dict[str, str] = {}
+    if release is not None:
+        releases[name or ""] = release
+    elif car is not None and car.engine and car.release and car.layout == layout.layout:
+        releases[car.engine] = car.release
+    request = _request(registry, layout, wish, car, releases)
+    drafter = read_drafter(registry, layout, folder.tensors, folder.config, folder.read, request)
+    drafter.findings = [*folder.findings, *notes, *drafter.findings]
+    return Source(folder, layout, detection, car, request, drafter, name, release)
+
+
+def _named_layout(registry: Registry, name: str, folder: Folder) -> Layout:
+    named = [layout for (_, n), layout in registry.layouts.items() if n == name]
+    if not named:
+        known = registry.layout_names()
+        close = did_you_mean(name, known)
+        raise UsageError(
+            f"there is no layout {name!r}",
+            code="unknown-layout",
+            hint=f"did you mean {close}?" if close else f"known: {', '.join(known)}",
+            next="ckptmorph schemas list",
+        )
+    order = [(c.algorithm, c.layout) for c in ranked(registry, folder.tensors, folder.config)]
+    return min(named, key=lambda layout: order.index((layout.algorithm, layout.layout)))
+
+
+def _request(
+    registry: Registry, layout: Layout, wish: Wish, car: SideCar | None, releases: Mapping[str, str]
+) -> Request:
+    hub = registry.algorithm(layout.algorithm)
+    target = Target(
+        (wish.target_arch and wish.target_arch) or None,
+        {},
+        "--target-arch" if wish.target_arch else "not given",
+    )
+    if wish.target is not None and registry.targets:
+        target = read_target(wish.target, wish.target_arch, next(iter(registry.targets.values())))
+    pairs = dict(wish.facts)
+    form = pairs.pop("d2t_form", None)
+    if form not in (None, "offset", "absolute"):
+        raise UsageError(f"--set d2t_form={form}: offset or absolute", code="bad-fact")
+    given = parse_given(hub, pairs)
+    if wish.aux_states is not None:
+        if wish.aux_layers is not None:
+            raise UsageError("--aux-states and --aux-layers say the same thing twice: give one", code="usage")
+        given["aux_states"] = Known(
+            value=list(wish.aux_states), evidence=Evidence(kind="user", at="--aux-states")
+        )
+    known = {
+        name: release for name, release in releases.items() if (layout.algorithm, name) in registry.engines
+    }
+    for name, release in known.items():
+        known[name] = engine_release(registry, layout.algorithm, name, release).known
+    return Request(
+        target=target,
+        given=given,
+        trusted=trusted_facts(car),
+        aux_layers=wish.aux_layers,
+        map_form=form,
+        assume=wish.assume_default,
+        releases=known,
+    )
+
+
+def engine_release(registry: Registry, algorithm: str, name: str, release: str | None) -> EngineAt:
+    """An engine pinned at a release. Raises UsageError for unknown engines and texts that are no version."""
+    try:
+        return engine_at(registry.engine(algorithm, name), release)
+    except ValueError as exc:
+        raise UsageError(
+            str(exc), code="bad-release", next=f"{name}@RELEASE such as {name}@{release}"
+        ) from None
+
+
+def refuse_broken(source: Source) -> None:
+    """Raise when reading found errors: a question (exit 4) or an unusable input (exit 3)."""
+    errors = errors_in(source.drafter.findings)
+    if not errors:
+        return
+    kind = RefusedError if all(f.code in QUESTIONS for f in errors) else InputError
+    raise summary(kind, errors, f"{source.folder.path} cannot be converted as it is")
+
+
+def summary(kind: type[CkptmorphError], findings: list[Finding], headline: str) -> CkptmorphError:
+    """One error for several findings; with a single one it is that one."""
+    first = findings[0]
+    if len(findings) == 1:
+        return kind(
+            first.message, code=first.code, where=first.where, expected=first.expected, got=first.got,
+            hint=first.hint, next=first.next, findings=findings,
+        )  # fmt: skip
+    return kind(f"{headline}: {len(findings)} problems", code=first.code, findings=findings)
