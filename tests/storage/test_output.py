@@ -305,6 +305,15 @@ def test_B107_output_and_source_must_lie_apart(place: Path, overwrite: bool) -> 
     make(place / "a" / "source-2", sources=iter([source]))
 
 
+def test_a_source_file_that_is_a_link_protects_both_folders(place: Path) -> None:
+    real = folder(place / "real", {"model.safetensors": {"a": b"a"}})
+    (place / "links").mkdir()
+    (place / "links" / "model.safetensors").symlink_to(real / "model.safetensors")
+    for out in [place / "links" / "out", real / "out"]:
+        error = refused(out, sources=[place / "links" / "model.safetensors"])
+        assert error.code == "output-overlaps-source"
+
+
 def test_B107_nothing_is_written_into_a_hub_cache(place: Path) -> None:
     repository = place / "models--a--b"
     (repository / "blobs").mkdir(parents=True)
