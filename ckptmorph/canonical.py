@@ -111,8 +111,7 @@ def codec_context(
     The target's class comes from the request, else from what the drafter itself says about its target.
     """
     engines = registry.engines_of(algorithm)
-    stated = (facts or {}).get("target_architectures")
-    stated_class = stated.value[0] if stated is not None and stated.value else None
+    stated_class = target_class(registry.algorithm(algorithm), facts or {})
     return Context(
         dims=dims,
         n=request.target.layers,
@@ -125,6 +124,15 @@ def codec_context(
             for engine in engines
         },
     )
+
+
+def target_class(hub: Algorithm, facts: Mapping[str, Known]) -> str | None:
+    """The target's class name, as far as the drafter itself states it."""
+    for name, field_name in hub.target_facts().items():
+        known = facts.get(name)
+        if field_name == "architectures" and known is not None and known.value:
+            return str(known.value[0])
+    return None
 
 
 ReadTensor = Callable[[str], bytes]

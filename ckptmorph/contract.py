@@ -188,7 +188,7 @@ class _Judging:
     def _states(self) -> None:
         capture = self.engine.capture
         who = f"{self.engine.engine} {self.release}"
-        trained = self.drafter.facts.get("aux_states") if self.drafter else None
+        trained = self._trained()
         rule = rule_for(capture, self.ctx.target_class, self.release)
         if rule is None:
             self._no_rule(who)
@@ -235,6 +235,9 @@ class _Judging:
                     source=cite(rule.source),
                 )
             )
+
+    def _trained(self) -> Known | None:
+        return self.drafter.facts.get(self.hub.states or "") if self.drafter else None
 
     def _ids(self) -> list[int] | None:
         if not covers(self.engine.capture.versions, self.release):
@@ -293,7 +296,7 @@ class _Judging:
             verdict = "warn"
         if Severity.ERROR in severities:
             verdict = "fail"
-        trained = self.drafter.facts.get("aux_states") if self.drafter else None
+        trained = self._trained()
         return Prediction(
             engine=self.engine.engine,
             release=self.at.release,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ckptmorph import __version__
-from ckptmorph.canonical import Request
+from ckptmorph.canonical import Request, target_class
 from ckptmorph.contract import predict
 from ckptmorph.errors import InternalError, IOFailure
 from ckptmorph.files import index_text
@@ -168,7 +168,7 @@ def _check(registry: Registry, plan: Plan, source: Source, written: Folder) -> N
         at = engine_at(registry.engine(plan.target.algorithm, plan.target.engine), plan.target.release)
         releases[plan.target.engine] = at.known
     ours = source.drafter.facts
-    arch = source.request.target.architecture or _stated_arch(source)
+    arch = source.request.target.architecture or target_class(source.drafter.algorithm, source.drafter.facts)
     target = source.request.target
     request = Request(
         target=type(target)(arch, target.fields, target.origin), trusted=ours, releases=releases
@@ -185,11 +185,6 @@ def _check(registry: Registry, plan: Plan, source: Source, written: Folder) -> N
         left = [f for f in errors_in(result.findings) if f.code not in accepted]
         if left:
             raise _bug(f"the output fails its contract: {left[0].message}")
-
-
-def _stated_arch(source: Source) -> str | None:
-    stated = source.drafter.facts.get("target_architectures")
-    return stated.value[0] if stated is not None and stated.value else None
 
 
 def _bug(message: str) -> InternalError:

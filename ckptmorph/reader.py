@@ -211,9 +211,10 @@ class _Reading:
             elif default is not None:
                 facts[name] = default
         target = self.request.target
-        if target.architecture is not None and "target_architectures" in self.hub.facts:
-            said = Evidence(kind="target", at=target.origin)
-            facts.setdefault("target_architectures", Known(value=[target.architecture], evidence=said))
+        for name, field_name in self.hub.target_facts().items():
+            if field_name == "architectures" and target.architecture is not None:
+                said = Evidence(kind="target", at=target.origin)
+                facts.setdefault(name, Known(value=[target.architecture], evidence=said))
 
     def _compare_flag(self, name: str, stated: Known | None) -> None:
         """A flag whose tensor decides: a wrong flag is corrected, a flag without its tensor is refused."""

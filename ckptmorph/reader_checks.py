@@ -15,7 +15,8 @@ def check_drafter(drafter: Drafter, entries: list[Entry], request: Request) -> N
     _required(drafter, entries)
     _target(drafter, request)
     drafter.unread = unread_fields(entries, [i.name for i in drafter.layout.ignored_config], drafter.config)
-    if "aux_states" not in drafter.facts:
+    states = drafter.algorithm.states
+    if states is not None and states not in drafter.facts:
         drafter.findings += layer_id_candidates(drafter.unread, drafter.config)
 
 
@@ -62,7 +63,7 @@ def _required(drafter: Drafter, entries: list[Entry]) -> None:
 
 def _target(drafter: Drafter, request: Request) -> None:
     target = request.target
-    for field_name, fact in (("hidden_size", "target_hidden_size"), ("vocab_size", "vocab_size")):
+    for fact, field_name in drafter.algorithm.target_facts().items():
         theirs, ours = target.fields.get(field_name), drafter.facts.get(fact)
         if theirs is not None and ours is not None and theirs != ours.value:
             drafter.findings.append(

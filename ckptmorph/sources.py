@@ -141,7 +141,9 @@ def _request(
     if wish.aux_states is not None:
         if wish.aux_layers is not None:
             raise UsageError("--aux-states and --aux-layers say the same thing twice: give one", code="usage")
-        given["aux_states"] = Known(
+        if hub.states is None:
+            raise UsageError(f"--aux-states: {hub.algorithm} drafters take no auxiliary states", code="usage")
+        given[hub.states] = Known(
             value=list(wish.aux_states), evidence=Evidence(kind="user", at="--aux-states")
         )
     known = {

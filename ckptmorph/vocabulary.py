@@ -38,10 +38,10 @@ def read_vocabulary(
     canons.update({kind: canon for kind, (canon, _, _) in maps.items()})
     if not canons:
         return
-    env = drafter.env
-    draft, target = env.get("D"), env.get("V")
-    if not isinstance(draft, int) or not isinstance(target, int):
+    sizes = {kind: canon.shape(drafter.env) for kind, canon in canons.items()}
+    if len(sizes) < 2 or any(shape is None for shape in sizes.values()):
         return  # an error about the dimension is there already
+    draft, target = (int((sizes[kind] or (0,))[0]) for kind in ("vocab_map", "vocab_mask"))
     found_map, found_mask = maps.get("vocab_map"), maps.get("vocab_mask")
     if draft == target and found_map is None and found_mask is None:
         return

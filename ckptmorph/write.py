@@ -138,7 +138,7 @@ class _Writing:
 
     def _state_order(self) -> list[int] | None:
         """New column order of the auxiliary states, when this layout captures ascending and the drafter is not."""
-        states = self.drafter.facts.get("aux_states")
+        states = self.drafter.facts.get(self.drafter.algorithm.states or "")
         entry = next((e for e in self.entries if e.codec == "states" and e.write), None)
         if states is None or entry is None:
             return None
@@ -151,9 +151,9 @@ class _Writing:
 
     def _reordered(self, canon: Canon, node: Node, order: list[int] | None) -> Node:
         hub = self.drafter.algorithm
-        if order is None or canon.family not in hub.facts["aux_states"].blocks_of:
+        if order is None or hub.states is None or canon.family not in hub.facts[hub.states].blocks_of:
             return node
-        count = next(s for s, fact in hub.dims.items() if fact == "num_aux_states")
+        count = next(s for s, fact in hub.dims.items() if fact == hub.facts[hub.states].counted_by)
         index = next((i for i, spec in hub.index.items() if spec.count == count and i in canon.index), None)
         if index is not None:
             other = template(canon.family).fill({**canon.index, index: order[canon.index[index]]})

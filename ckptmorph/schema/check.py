@@ -189,6 +189,9 @@ def _check_hub(hub: Algorithm, where: str) -> None:
             _check_expr(text, hub, where, extra=template(name).indices)
         if tensor.shown and tensor.shown not in hub.facts:
             _unknown("fact", tensor.shown, hub.facts, where)
+    for name, spec in hub.facts.items():
+        if spec.type == "states" and spec.counted_by not in hub.dims.values():
+            raise SchemaError(f"fact {name}: counted_by must name the fact of a dimension", where=where)
     for name in hub.identity:
         if name not in hub.tensors:
             _unknown("canonical tensor", name, hub.tensors, where)

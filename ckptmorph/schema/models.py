@@ -78,6 +78,8 @@ class Fact(Model):
     required: bool = Field(False, description="must be stated, given by the user, or a documented default")
     derive: ExprText | None = Field(None, description="computed from tensors; outranks the config")
     blocks_of: list[NameText] = Field(default_factory=list, description="tensors made of one block per state")
+    counted_by: str | None = Field(None, description="for states: the fact that is their number")
+    of_target: str | None = Field(None, description="field of the target model that this must equal")
     choices: list[Any] = Field(default_factory=list)
     ask: str | None = Field(None, description="how the user answers when it is missing")
 
@@ -280,6 +282,15 @@ class Algorithm(Model):
     facts: dict[str, Fact]
     identity: list[str] = Field(description="tensors without which it is not a drafter of this algorithm")
     checks: list[Check] = Field(default_factory=list)
+
+    @property
+    def states(self) -> str | None:
+        """Name of the fact that holds the auxiliary states, if drafters of this algorithm have any."""
+        return next((name for name, fact in self.facts.items() if fact.type == "states"), None)
+
+    def target_facts(self) -> dict[str, str]:
+        """Facts that repeat something of the target: fact name to the target's field."""
+        return {name: fact.of_target for name, fact in self.facts.items() if fact.of_target is not None}
 
 
 class Fragment(Model):

@@ -13,6 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from ckptmorph.ops import build
+from ckptmorph.ops.compute import compute
 from ckptmorph.ops.nodes import Cast, Concat, Fill, MapForm, Permute, Slice, Source, View
 from tests.ops.reference import SIZES
 
@@ -141,3 +142,15 @@ def reader(data: dict[str, bytes]) -> Callable[[str, int, int], bytes]:
         return data[tensor][start:stop]
 
     return read
+
+
+def data_of(node: Any, data: dict[str, bytes]) -> bytes:
+    return b"".join(compute(node, reader(data)))
+
+
+def vector(dtype: str, count: int, name: str = "a") -> Source:
+    return Source(tensor=name, dtype=dtype, shape=(count,))
+
+
+def result(node: Any, data: bytes, window: int = 8 << 20, name: str = "a") -> bytes:
+    return b"".join(compute(node, reader({name: data}), window=window))

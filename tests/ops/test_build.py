@@ -1,4 +1,4 @@
-"""The constructors: each simplification by itself, each inverse, each refusal."""
+"""The constructors: each simplification by itself, each refusal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from ckptmorph.errors import InputError, InternalError
 from ckptmorph.ops import build
-from ckptmorph.ops.compute import compute
 from ckptmorph.ops.nodes import (
     Cast,
     Concat,
@@ -27,8 +26,8 @@ from ckptmorph.ops.nodes import (
 from ckptmorph.ops.ranges import ranges
 from tests.ops.strategies import (
     contents,
+    data_of,
     patient,
-    reader,
     rebuilt,
     trees,
 )
@@ -37,10 +36,6 @@ A = Source(tensor="a", dtype="F32", shape=(6, 4))
 B = Source(tensor="b", dtype="F32", shape=(2, 4))
 RELATIVE: Any = "relative"
 MAP = Source(tensor="d2t", dtype="I64", shape=(4,))
-
-
-def data_of(node: Any, data: dict[str, bytes]) -> bytes:
-    return b"".join(compute(node, reader(data)))
 
 
 # Simplifications

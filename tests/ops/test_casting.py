@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,8 +12,8 @@ from ckptmorph.errors import RefusedError
 from ckptmorph.ops import build
 from ckptmorph.ops.casting import in_order
 from ckptmorph.ops.compute import compute
-from ckptmorph.ops.nodes import Cast, Slice, Source
-from tests.ops.strategies import HAS_TORCH, NO_TORCH, patient, reader
+from ckptmorph.ops.nodes import Cast, Fill, Slice
+from tests.ops.strategies import HAS_TORCH, NO_TORCH, patient, reader, result, vector
 
 needs_torch = pytest.mark.skipif(not HAS_TORCH, reason=NO_TORCH)
 TORCH = {
@@ -25,14 +24,6 @@ TORCH = {
     "F32": "float32",
     "F64": "float64",
 }
-
-
-def vector(dtype: str, count: int, name: str = "a") -> Source:
-    return Source(tensor=name, dtype=dtype, shape=(count,))
-
-
-def result(node: Any, data: bytes, window: int = 8 << 20, name: str = "a") -> bytes:
-    return b"".join(compute(node, reader({name: data}), window=window))
 
 
 def torch_bytes(values: list[float], dtype: str) -> bytes:
@@ -124,3 +115,11 @@ def test_big_endian_hosts_swap_what_torch_sees() -> None:
     assert in_order(bytearray(range(8)), 8, "big") == bytes(range(7, -1, -1))
     assert in_order(bytearray(range(8)), 4, "big") == b"\3\2\1\0\7\6\5\4"
     assert in_order(bytearray(b"\1\2"), 1, "big") == in_order(bytearray(b"\1\2"), 2, "little") == b"\1\2"
+
+
+@needs_torch
+@pytest.mark.parametrize("dtype", ["F8_E4M3", "F8_E5M2", "BF16", "F16"])
+def test_ones_are_one(dtype: str) -> None:
+    assert b"".join(compute(Fill(value="ones", dtype=dtype, shape=(1,)), reader({}))) == torch_bytes(
+        [1.0], dtype
+    )

@@ -1,4 +1,4 @@
-"""Casts and maps: values against torch and struct, faults with their place and value."""
+"""Whole numbers, maps, masks and fills: values against struct, faults with their place and value."""
 
 from __future__ import annotations
 
@@ -16,26 +16,7 @@ from ckptmorph.errors import CkptmorphError, InputError, IOFailure
 from ckptmorph.ops import build
 from ckptmorph.ops.compute import compute
 from ckptmorph.ops.nodes import Cast, Concat, Fill, MapForm, MapFromMask, MaskFromMap, Slice, Source
-from tests.ops.strategies import HAS_TORCH, NO_TORCH, reader
-
-needs_torch = pytest.mark.skipif(not HAS_TORCH, reason=NO_TORCH)
-TORCH = {
-    "F8_E4M3": "float8_e4m3fn",
-    "F8_E5M2": "float8_e5m2",
-    "BF16": "bfloat16",
-    "F16": "float16",
-    "F32": "float32",
-    "F64": "float64",
-}
-
-
-def vector(dtype: str, count: int, name: str = "a") -> Source:
-    return Source(tensor=name, dtype=dtype, shape=(count,))
-
-
-def result(node: Any, data: bytes, window: int = 8 << 20, name: str = "a") -> bytes:
-    return b"".join(compute(node, reader({name: data}), window=window))
-
+from tests.ops.strategies import reader, result, vector
 
 # Whole numbers
 
@@ -154,14 +135,6 @@ def test_unsorted_maps_give_a_mask_but_not_their_order_back() -> None:
 def test_fills(value: Any, dtype: str, shape: tuple[int, ...], expected: bytes, window: int) -> None:
     assert (
         b"".join(compute(Fill(value=value, dtype=dtype, shape=shape), reader({}), window=window)) == expected
-    )
-
-
-@needs_torch
-@pytest.mark.parametrize("dtype", ["F8_E4M3", "F8_E5M2", "BF16", "F16"])
-def test_ones_are_one(dtype: str) -> None:
-    assert b"".join(compute(Fill(value="ones", dtype=dtype, shape=(1,)), reader({}))) == torch_bytes(
-        [1.0], dtype
     )
 
 

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from ckptmorph.errors import InternalError
 from ckptmorph.ops import build
-from ckptmorph.ops.compute import compute
 from ckptmorph.ops.inverse import inverse, inverse_order, invertible
 from ckptmorph.ops.nodes import (
     Cast,
@@ -27,18 +26,14 @@ from tests.ops.strategies import (
     HAS_TORCH,
     NO_TORCH,
     contents,
+    data_of,
     patient,
     permutes,
-    reader,
     reshaped,
     trees,
 )
 
 A = Source(tensor="a", dtype="F32", shape=(6, 4))
-
-
-def data_of(node: Any, data: dict[str, bytes]) -> bytes:
-    return b"".join(compute(node, reader(data)))
 
 
 def gives_back(node: Any, data: dict[str, bytes]) -> None:
