@@ -5,10 +5,13 @@ Importing this package is cheap: the verbs and values are loaded when they are f
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = (
+    False  # for type checkers it is true; importing typing would take longer than everything else here
+)
 if TYPE_CHECKING:
-    from ckptmorph.api import convert, diff, graph, inspect, plan, restore, verify
+    from typing import Any
+
+    from ckptmorph.api import convert, diff, explain, graph, inspect, plan, restore, verify, verify_all
     from ckptmorph.findings import Finding
     from ckptmorph.plans import Plan, Report
 
@@ -20,11 +23,13 @@ __all__ = [
     "__version__",
     "convert",
     "diff",
+    "explain",
     "graph",
     "inspect",
     "plan",
     "restore",
     "verify",
+    "verify_all",
 ]
 
 _HOMES = {"Finding": "findings", "Plan": "plans", "Report": "plans"}

@@ -10,20 +10,24 @@ from pathlib import Path
 from typing import Any
 
 from ckptmorph.compare import Difference, compare
+from ckptmorph.conditions import conditions_of
 from ckptmorph.contract import predict
 from ckptmorph.detect import ranked
 from ckptmorph.errors import UsageError
 from ckptmorph.execute import execute
+from ckptmorph.explanations import Explanation
+from ckptmorph.explanations import explain as explained
 from ckptmorph.findings import Finding, Severity, by_severity
 from ckptmorph.graphs import edges_of, layout_node, search
-from ckptmorph.planner import Goal, compose_for, evaluator, goals, make_plan
+from ckptmorph.matrix import Matrix, matrix
+from ckptmorph.planner import compose_for, evaluator, goals, make_plan
 from ckptmorph.plans import Plan, Report
-from ckptmorph.predictions import engine_at
 from ckptmorph.results import EdgeView, GraphView, Inspection, Restored, TensorView, Verification
 from ckptmorph.schema.registry import Registry, load_registry
-from ckptmorph.sources import Source, Wish, open_source, split_release
+from ckptmorph.sources import Source, Wish, engine_release, open_source, split_release
 from ckptmorph.storage import output
 from ckptmorph.storage.folder import open_folder
+from ckptmorph.weights import weight_findings
 
 PathLike = str | Path
 Progress = Callable[[int], None]
@@ -196,9 +200,13 @@ def verify(
     from_: str | None = None,
     target: PathLike | None = None,
     target_arch: str | None = None,
+    deep: bool = False,
     schema_path: Sequence[PathLike] = (),
 ) -> Verification:
     """Predict what an engine release (``name`` for its newest known one, or ``name@1.2.3``) does with a folder.
+
+    Args:
+        deep: look at every number for NaN, infinity and zeros, instead of at samples.
 
     Raises InputError when the folder is broken or no drafter, UsageError for an unknown engine.
     """
@@ -207,10 +215,8 @@ def verify(
     name, release = split_release(engine)
     wish = _wish(engine, from_=from_, target=target, target_arch=target_arch)
     source = open_source(registry, folder, wish)
-    try:
-        at = engine_at(registry.engine(source.layout.algorithm, name), release)
-    except ValueError as exc:
-        raise UsageError(str(exc), code="bad-release", next=f"{name}@RELEASE") from None
+    at = engine_release(registry, source.layout.algorithm, name, release)
+    source.drafter.findings += weight_findings(source.drafter, folder, deep=deep)
     result = predict(registry, at, folder.tensors, folder.config, source.drafter, source.request)
     findings = by_severity([*_own_faults(source, result.findings), *result.findings])
     severities = {f.severity for f in findings}
@@ -231,6 +237,43 @@ def verify(
         details=result.details,
         findings=tuple(findings),
     )
+
+
+def verify_all(
+    drafter: PathLike,
+    *,
+    from_: str | None = None,
+    target: PathLike | None = None,
+    target_arch: str | None = None,
+    deep: bool = False,
+    schema_path: Sequence[PathLike] = (),
+) -> Matrix:
+    """Where can this drafter run? Every engine at every release that was looked at. Arguments as for `verify`."""
+    registry = _registry(schema_path)
+    folder = open_folder(Path(drafter))
+    source = open_source(registry, folder, _wish("-", from_=from_, target=target, target_arch=target_arch))
+    source.drafter.findings += weight_findings(source.drafter, folder, deep=deep)
+    return matrix(registry, source, _own_faults(source, ()))
+
+
+def explain(
+    drafter: PathLike,
+    topic: str,
+    *,
+    engine: str,
+    from_: str | None = None,
+    target: PathLike | None = None,
+    target_arch: str | None = None,
+    schema_path: Sequence[PathLike] = (),
+) -> Explanation:
+    """Explain one topic (a fact such as ``aux-states``) of a verification: rules, sources, both sides, outcome."""
+    registry = _registry(schema_path)
+    folder = open_folder(Path(drafter))
+    name, release = split_release(engine)
+    source = open_source(registry, folder, _wish(engine, from_=from_, target=target, target_arch=target_arch))
+    at = engine_release(registry, source.layout.algorithm, name, release)
+    result = predict(registry, at, folder.tensors, folder.config, source.drafter, source.request)
+    return explained(registry, source, at, result, topic)
 
 
 def _own_faults(source: Source, predicted: Iterable[Finding]) -> list[Finding]:
@@ -306,9 +349,15 @@ def graph(
             closed.append(
                 EdgeView(start=start, end=end, conditions=("open too, but another layout is preferred",))
             )
+    first = wanted[0]
+    asked = (
+        conditions_of(registry, first.at.engine, first.layout.layout, first.at.known)
+        if first.at is not None
+        else ()
+    )
     return GraphView(
         nodes=nodes, edges=edges, start=start, goal=to, route=route, closed=tuple(closed),
-        conditions=_conditions(registry, wanted[0]),
+        conditions=tuple(condition.text for condition in asked),
     )  # fmt: skip
 
 
@@ -327,24 +376,4 @@ def _algorithm_with(registry: Registry, layout: str, goal: str) -> str:
     )
 
 
-def _conditions(registry: Registry, goal: Goal) -> tuple[str, ...]:
-    """What the contract demands of a drafter, in words."""
-    if goal.at is None:
-        return ()
-    from ckptmorph.schema.versions import covers
-
-    release = goal.at.known
-    out = []
-    for form in goal.at.engine.forms:
-        if form.layout != goal.layout.layout:
-            continue
-        for entry in registry.entries(form.config):
-            if entry.has_fixed and entry.code and covers(entry.versions, release):
-                out.append(f"{entry.fact} must be {entry.fixed}: {entry.because}")
-    for check in goal.at.engine.checks:
-        if check.severity == "error" and covers(check.versions, release):
-            out.append(f"{check.require}: {check.message}")
-    return tuple(out)
-
-
-__all__ = ["convert", "diff", "graph", "inspect", "plan", "restore", "verify"]
+__all__ = ["convert", "diff", "explain", "graph", "inspect", "plan", "restore", "verify", "verify_all"]

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from ckptmorph.canonical import Drafter, Request, Shaped, codec_context, environment
 from ckptmorph.facts import Known, active, cite
-from ckptmorph.findings import Finding, Severity, error, note, warning
+from ckptmorph.findings import Finding, Severity, error, in_json, note, warning
 from ckptmorph.matching import fold
 from ckptmorph.predict import (
     Env,
@@ -175,7 +175,7 @@ class _Judging:
         say = warning if entry.severity == "warning" else error
         return say(
             entry.code or "misread-fact",
-            f"{name} is {_show(ours.value)} for this drafter ({ours.evidence}), but {who} uses {_show(theirs.value)}",
+            f"{name} is {in_json(ours.value)} for this drafter ({ours.evidence}), but {who} uses {in_json(theirs.value)}",
             where=name,
             expected=ours.value,
             got=theirs.value,
@@ -213,21 +213,21 @@ class _Judging:
             self.findings.append(
                 warning(
                     "default-states",
-                    f"{who} finds no layer ids in {capture.at[0]} and captures its default states {shown}",
-                    where=capture.at[0],
+                    f"{who} finds no layer ids in {capture.places[0].path} and captures its default states {shown}",
+                    where=capture.places[0].path,
                     source=cite(rule.source),
                 )
             )
         if trained is None or states is None:
             return
-        if list(states) != sorted(trained.value):
+        if list(states) != list(trained.value):
             lost = sorted(set(asked or []) - set(states))
             self.findings.append(
                 error(
                     "wrong-aux-states",
                     f"{who} captures the states {list(states)}; the drafter was trained on {trained.value} "
                     f"({trained.evidence})",
-                    where=capture.at[0],
+                    where=capture.places[0].path,
                     expected=trained.value,
                     got=list(states),
                     hint=f"state {lost[0]}: {rule.outside}" if lost else rule.because,
@@ -242,15 +242,30 @@ class _Judging:
     def _ids(self) -> list[int] | None:
         if not covers(self.engine.capture.versions, self.release):
             return None
-        for path in self.engine.capture.at:
-            value = get_path(self.config, path)
-            if isinstance(value, list) and value:
-                return [int(v) for v in value]
+        for place in self.engine.capture.places:
+            value = get_path(self.config, place.path)
+            if not covers(place.versions, self.release) or not isinstance(value, list) or not value:
+                continue
+            if place.warn is not None:
+                self.findings.append(
+                    warning(
+                        "ids-in-second-place",
+                        f"{place.path}: {place.warn}",
+                        where=place.path,
+                        next=self._convert(),
+                    )
+                )
+            return [int(v) for v in value]
         return None
 
     def _no_rule(self, who: str) -> None:
         target = self.ctx.target_class
         if target is None:
+            place, trained = self.engine.capture.places[0].path, self._trained()
+            if self._ids() is None:
+                known = f"; the drafter was trained on {trained.value}" if trained else ""
+                text = f"{who} finds no layer ids in {place} and captures the default states of its target class{known}"
+                self.findings.append(warning("default-states", text, where=place, next=self._convert()))
             self.findings.append(
                 warning(
                     "target-unknown",
@@ -306,16 +321,9 @@ class _Judging:
             details=tuple(self.treated),
             captured=self.captured,
             trained=tuple(trained.value) if trained else None,
+            facts=self.reading.facts,
             findings=tuple(self.findings),
         )
-
-
-def _show(value: Any) -> str:
-    return (
-        {True: "true", False: "false", None: "null"}.get(value, repr(value))
-        if not isinstance(value, (list, dict))
-        else repr(value)
-    )
 
 
 def predict(

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 class Value(BaseModel):
     """Base of all public value types: frozen, strict about unknown fields."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, defer_build=True)
 
 
 class Severity(str, Enum):
@@ -74,6 +74,13 @@ def errors_in(findings: Iterable[Finding]) -> list[Finding]:
 def by_severity(findings: Iterable[Finding]) -> list[Finding]:
     """Errors first, then warnings, then notes; otherwise in the order found."""
     return sorted(findings, key=lambda f: _ORDER[f.severity])
+
+
+def in_json(value: Any) -> str:
+    """A value the way a config spells it, for messages: ``true``, not Python's ``True``."""
+    import json
+
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def plain(value: BaseModel) -> dict[str, Any]:

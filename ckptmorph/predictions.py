@@ -6,6 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from pydantic import Field
+
+from ckptmorph.facts import Known
 from ckptmorph.findings import Finding, Value, warning
 from ckptmorph.predict import Treated
 from ckptmorph.schema.engines import Engine
@@ -32,6 +35,7 @@ class Prediction(Value):
         form: the container the engine takes the checkpoint for.
         captured: the states that the engine will feed to fc, in order; None when that cannot be said.
         trained: the states that the drafter was trained on; None when that is not known.
+        facts: the config as this engine reads it, with its own defaults.
     """
 
     engine: str
@@ -42,6 +46,7 @@ class Prediction(Value):
     details: tuple[Treated, ...] = ()
     captured: tuple[int, ...] | None = None
     trained: tuple[int, ...] | None = None
+    facts: dict[str, Known] = Field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
 
 

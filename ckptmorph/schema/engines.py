@@ -66,13 +66,26 @@ class CaptureRule(Model):
     source: Cite | list[Cite]
 
 
+class Place(Model):
+    """A config path where ids are read; ``warn`` says what to watch out for when they stand only here."""
+
+    path: str
+    versions: VersionSpec | None = None
+    warn: str | None = None
+
+
 class Capture(Model):
     """Where an engine reads auxiliary layer ids, and what they mean to it."""
 
-    at: list[str]
+    at: list[str | Place]
     versions: VersionSpec | None = Field(None, description="releases that read them at all")
     order: Literal["ascending", "list"] = "ascending"
     rules: list[CaptureRule]
+
+    @property
+    def places(self) -> list[Place]:
+        """All places in the order they are tried; the first one is where we write."""
+        return [Place(path=item) if isinstance(item, str) else item for item in self.at]
 
 
 class Classes(Model):

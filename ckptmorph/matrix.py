@@ -1,0 +1,92 @@
+"""Where can this drafter run? Every engine and every release that was looked at, with one line of reason each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+from pydantic import Field
+
+from ckptmorph.contract import predict
+from ckptmorph.findings import Finding, Severity, Value, by_severity
+from ckptmorph.predictions import engine_at
+from ckptmorph.schema.registry import Registry
+from ckptmorph.schema.versions import newest
+from ckptmorph.sources import Source
+
+
+class MatrixRow(Value):
+    """Neighbouring releases of one engine with the same verdict for the same reason.
+
+    Attributes:
+        first, last: the range of releases; ``releases`` is how many were looked at in it.
+        reason: the most important finding in a sentence, empty when there is none.
+        code: its code.
+    """
+
+    engine: str
+    first: str
+    last: str
+    releases: int
+    verdict: Literal["ok", "warn", "fail"]
+    code: str | None = None
+    reason: str = ""
+    next: str | None = None
+    newest: bool = False
+
+
+class Matrix(Value):
+    """All engines of the drafter's algorithm. ``own`` are the drafter's own faults, whatever the engine."""
+
+    schema_: Literal["ckptmorph.verify-all/1"] = Field("ckptmorph.verify-all/1", alias="schema")
+    path: str
+    algorithm: str
+    layout: str
+    rows: tuple[MatrixRow, ...]
+    own: tuple[Finding, ...]
+
+
+def matrix(registry: Registry, source: Source, own: Iterable[Finding]) -> Matrix:
+    """Predict every engine at every release that was looked at. Raises nothing of its own."""
+    rows: list[MatrixRow] = []
+    for engine in registry.engines_of(source.layout.algorithm):
+        for release in engine.releases:
+            row = _row(registry, source, engine.engine, release, newest(engine.releases))
+            if rows and _same(rows[-1], row):
+                before = rows.pop()
+                row = row.model_copy(update={"first": before.first, "releases": before.releases + 1})
+            rows.append(row)
+    return Matrix(
+        path=str(source.folder.path),
+        algorithm=source.layout.algorithm,
+        layout=source.layout.layout,
+        rows=tuple(rows),
+        own=tuple(by_severity(own)),
+    )
+
+
+def _row(registry: Registry, source: Source, name: str, release: str, latest: str) -> MatrixRow:
+    at = engine_at(registry.engine(source.layout.algorithm, name), release)
+    folder = source.folder
+    result = predict(registry, at, folder.tensors, folder.config, source.drafter, source.request)
+    worst = next((f for f in by_severity(result.findings) if f.severity is not Severity.NOTE), None)
+    return MatrixRow(
+        engine=name,
+        first=release,
+        last=release,
+        releases=1,
+        verdict=result.verdict,
+        code=worst.code if worst else None,
+        reason=_without_release(worst.message, name, release) if worst else "",
+        next=worst.next if worst else None,
+        newest=release == latest,
+    )
+
+
+def _without_release(message: str, name: str, release: str) -> str:
+    """The sentence without the release, so that neighbouring releases compare equal."""
+    return message.replace(f"{name} {release}", name)
+
+
+def _same(a: MatrixRow, b: MatrixRow) -> bool:
+    return (a.engine, a.verdict, a.code, a.reason) == (b.engine, b.verdict, b.code, b.reason)

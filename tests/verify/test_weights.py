@@ -1,0 +1,140 @@
+"""The numbers themselves: NaN, infinity, zeros, and layers that were never trained."""
+
+from __future__ import annotations
+
+import json
+import random
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import ckptmorph
+from tests.builders import E3, config, tensors, write_safetensors
+
+PACK: dict[str, Callable[[float], bytes]] = {
+    "BF16": lambda x: struct.pack("<f", x)[2:],
+    "F16": lambda x: struct.pack("<e", x),
+    "F32": lambda x: struct.pack("<f", x),
+}
+
+
+def build(spec: E3):
+    return dict(tensors(spec)), config(spec)
+
+
+def save(path: Path, content: dict, said: dict) -> Path:
+    path.mkdir()
+    write_safetensors(path / "model.safetensors", content, {"format": "pt"})
+    (path / "config.json").write_text(json.dumps(said))
+    return path
+
+
+def codes(folder: Path, **options: bool) -> list[str]:
+    result = ckptmorph.verify(folder, engine="vllm@0.32.0", **options)  # type: ignore[arg-type]
+    return [f.code for f in result.findings]
+
+
+def finite(tensors: dict, dtype: str) -> dict:
+    """Every float tensor replaced by small normal numbers of another deviation than a fresh layer has."""
+    rng = random.Random(5)
+    out = {}
+    for name, (kind, shape, data) in tensors.items():
+        if kind == dtype:
+            count = len(data) // len(PACK[dtype](0.0))
+            data = b"".join(PACK[dtype](rng.gauss(0, 0.07)) for _ in range(count))
+        out[name] = (kind, shape, data)
+    return out
+
+
+def write(path: Path, change: Callable[[dict], None], dtype: str = "BF16") -> Path:
+    content, said = build(E3(layout="vllm", dtype=dtype))
+    content = finite(content, dtype)
+    change(content)
+    return save(path, content, said)
+
+
+def put(tensors: dict, name: str, index: int, raw: bytes) -> None:
+    kind, shape, data = tensors[name]
+    start = index * len(raw)
+    tensors[name] = (kind, shape, data[:start] + raw + data[start + len(raw) :])
+
+
+@pytest.mark.parametrize("dtype", ["BF16", "F16", "F32"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("index", [0, 4321])
+def test_one_number_that_is_not_finite_is_found_and_named(tmp_path, dtype, value, index):
+    name = "layers.0.mlp.gate_proj.weight"
+    folder = write(tmp_path / "d", lambda t: put(t, name, index, PACK[dtype](value)), dtype)
+    result = ckptmorph.verify(folder, engine="vllm@0.32.0")
+    found = [f for f in result.findings if f.code == "not-finite"]
+    assert len(found) == 1
+    assert name in found[0].message and f"index {index}" in found[0].message
+    assert result.verdict == "fail"
+
+
+@pytest.mark.parametrize("dtype", ["BF16", "F16", "F32"])
+def test_the_largest_finite_numbers_are_no_infinity(tmp_path, dtype):
+    largest = {"BF16": b"\x7f\x7f", "F16": b"\xff\x7b", "F32": b"\xff\xff\x7f\x7f"}[dtype]
+    folder = write(tmp_path / "d", lambda t: put(t, "fc.weight", 7, largest), dtype)
+    assert "not-finite" not in codes(folder)
+
+
+def test_a_matrix_of_zeros_is_an_error_but_a_norm_of_zeros_is_not_our_business(tmp_path):
+    def zero(tensors):
+        for name in ("fc.weight", "norm.weight"):
+            kind, shape, data = tensors[name]
+            tensors[name] = (kind, shape, bytes(len(data)))
+
+    result = ckptmorph.verify(write(tmp_path / "d", zero), engine="vllm@0.32.0")
+    assert [f.where for f in result.findings if f.code == "all-zero"] == ["fc.weight"]
+
+
+def test_zeros_with_one_other_number_are_not_all_zero(tmp_path):
+    def nearly(tensors):
+        kind, shape, data = tensors["fc.weight"]
+        tensors["fc.weight"] = (kind, shape, bytes(len(data) - 2) + PACK["BF16"](0.5))
+
+    assert "all-zero" not in codes(write(tmp_path / "d", nearly))
+
+
+def fresh(tensors: dict, *, std: float = 0.02, norm: float = 1.0) -> None:
+    rng = random.Random(11)
+    for name, (kind, shape, data) in tensors.items():
+        if not name.startswith("layers.0.") or kind != "BF16":
+            continue
+        count = len(data) // 2
+        values = [norm] * count if len(shape) == 1 else [rng.gauss(0, std) for _ in range(count)]
+        tensors[name] = (kind, shape, b"".join(PACK["BF16"](v) for v in values))
+
+
+def test_a_freshly_initialised_decoder_layer_is_recognised(tmp_path):
+    """As files look that a converter without the layer's rename saved: norms 1, matrices N(0, 0.02)."""
+    result = ckptmorph.verify(write(tmp_path / "d", fresh), engine="vllm@0.32.0")
+    (found,) = [f for f in result.findings if f.code == "fresh-initialised"]
+    assert "layers.0" in found.message and found.severity == "error"
+
+
+@pytest.mark.parametrize("change", [{"std": 0.03}, {"norm": 1.01}])
+def test_a_trained_layer_is_not_taken_for_a_fresh_one(tmp_path, change):
+    assert "fresh-initialised" not in codes(write(tmp_path / "d", lambda t: fresh(t, **change)))
+
+
+def test_deep_looks_at_every_number(tmp_path):
+    """A single NaN between the samples of a large matrix is seen with deep only, and that is what deep is for."""
+    spec = E3(layout="vllm", hidden=1024, inner=2560, heads=4, head_dim=256)
+    content, said = build(spec)
+    kind, shape, data = content["layers.0.mlp.gate_proj.weight"]
+    content["layers.0.mlp.gate_proj.weight"] = (kind, shape, PACK["BF16"](0.25) * (len(data) // 2))
+    assert len(data) > 4 << 20
+    put(content, "layers.0.mlp.gate_proj.weight", 3 << 18, PACK["BF16"](float("nan")))
+    folder = save(tmp_path / "d", content, said)
+    name = "layers.0.mlp.gate_proj.weight"
+
+    def seen(**options):
+        result = ckptmorph.verify(folder, engine="vllm@0.32.0", **options)
+        return any(f.code == "not-finite" and f.where == name for f in result.findings)
+
+    assert not seen()
+    assert seen(deep=True)
