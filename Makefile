@@ -13,10 +13,10 @@ DEV := $(VENV)/.stamp-dev
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help venv test unit lint types format demo bench docs clean
+.PHONY: help venv test unit lint types format demo bench contracts docs clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 venv: $(DEV) ## Create the virtual environment (done once; again when a dependency changes)
 
@@ -58,6 +58,9 @@ demo: $(RUN) ## Install what is needed and show a conversion from end to end
 
 bench: $(DEV) ## Measure time and memory
 	@$(BIN)/python -m benchmarks
+
+contracts: $(DEV) ## Compare a contract with an unpacked engine: make contracts ENGINE=name PACKAGE=dir [RELEASE=x]
+	@$(BIN)/python -m tools.contracts $(ENGINE) $(PACKAGE) $(if $(RELEASE),--release $(RELEASE))
 
 docs: $(DEV) ## Regenerate what is generated: JSON Schema, CLI reference, support matrix
 	@$(BIN)/python -m tools.generate

@@ -6,81 +6,98 @@ from typing import Literal
 
 from pydantic import Field
 
-from ckptmorph.schema.models import Check, Cite, Clue, ExprText, Line, Model, Name, NameText, VersionSpec
+from ckptmorph.schema.models import (
+    Check,
+    Clue,
+    ExprText,
+    Line,
+    Model,
+    Name,
+    NameText,
+    Reason,
+    Sources,
+    VersionSpec,
+)
 
 
 class Match(Model):
     """A test that an engine makes on a tensor name."""
 
-    exact: NameText | None = None
-    contains: str | None = None
-    starts: str | None = None
-    ends: str | None = None
+    exact: NameText | None = Field(None, description="the name matches this template")
+    contains: str | None = Field(None, description="the name contains this text")
+    starts: str | None = Field(None, description="the name starts with this text")
+    ends: str | None = Field(None, description="the name ends with this text")
     does: Literal["ignored", "dropped"] = Field("ignored", description="skipped on purpose, or lost")
     versions: VersionSpec | None = None
-    when: ExprText | None = None
-    because: str
-    source: Cite | list[Cite]
+    when: ExprText | None = Field(None, description="only when this holds")
+    because: Reason
+    source: Sources
 
 
 class Policy(Model):
     """What an engine does with a tensor that fits no rule."""
 
-    does: Literal["drop", "raise", "random", "ones", "zeros"]
+    does: Literal["drop", "raise", "random", "ones", "zeros"] = Field(description="what happens")
     tensor: NameText | None = Field(None, description="only for these parameters")
     versions: VersionSpec | None = None
-    because: str
-    source: Cite | list[Cite]
+    because: Reason
+    source: Sources
 
 
 class Provided(Model):
     """A parameter that the engine may take from the target model."""
 
     tensor: NameText
-    when: ExprText | None = None
-    if_present: Literal["kept", "replaced"]
-    if_absent: Literal["target", "random"]
+    when: ExprText | None = Field(None, description="only when this holds")
+    if_present: Literal["kept", "replaced"] = Field(description="what happens to the file's own tensor")
+    if_absent: Literal["target", "random"] = Field(description="where the parameter comes from")
     versions: VersionSpec | None = None
-    because: str
-    source: Cite | list[Cite]
+    because: Reason
+    source: Sources
 
 
 class Case(Model):
     """One case of an id rule: when it applies, and the state index h of an id."""
 
-    when: ExprText | None = None
+    when: ExprText | None = Field(
+        None, description="condition on the whole list 'ids'; the first case that holds counts"
+    )
     h: ExprText
 
 
 class CaptureRule(Model):
     """How target classes turn ids into captured states."""
 
-    classes: list[str] | Literal["any"]
+    classes: list[str] | Literal["any"] = Field(description="target classes, or any")
     versions: VersionSpec | None = None
-    cases: list[Case]
+    cases: list[Case] = Field(description="how an id becomes a state")
     lowest: ExprText = "0"
     highest: ExprText = Field("n - 1", description="highest state captured; n is the target's layer count")
     default: ExprText | None = Field(None, description="states captured when the config names none")
     outside: str = Field("never captured", description="what happens to a state outside the range")
-    because: str
-    source: Cite | list[Cite]
+    because: Reason
+    source: Sources
 
 
 class Place(Model):
     """A config path where ids are read; ``warn`` says what to watch out for when they stand only here."""
 
-    path: str
+    path: str = Field(description="dotted path")
     versions: VersionSpec | None = None
-    warn: str | None = None
+    warn: str | None = Field(None, description="warning when the ids stand only here")
 
 
 class Capture(Model):
     """Where an engine reads auxiliary layer ids, and what they mean to it."""
 
-    at: list[str | Place]
+    at: list[str | Place] = Field(
+        description="config paths, in the order they are tried; the first is written"
+    )
     versions: VersionSpec | None = Field(None, description="releases that read them at all")
-    order: Literal["ascending", "list"] = "ascending"
-    rules: list[CaptureRule]
+    order: Literal["ascending", "list"] = Field(
+        "ascending", description="order of the captured states in fc's columns"
+    )
+    rules: list[CaptureRule] = Field(description="the first rule for the target's class counts")
 
     @property
     def places(self) -> list[Place]:
@@ -91,41 +108,67 @@ class Capture(Model):
 class Classes(Model):
     """Architecture names an engine maps to this algorithm."""
 
-    architectures: list[str]
+    architectures: list[str] = Field(description="names in the config that select the class")
     when: ExprText | None = Field(None, description="holds for drafters this class can run")
     versions: VersionSpec | None = None
-    because: str
-    source: Cite | list[Cite]
+    because: Reason
+    source: Sources
 
 
 class Form(Model):
     """One container that an engine reads, and how it reads its config."""
 
-    form: str
-    layout: str
-    detect: list[Clue]
-    classes: list[Classes] = Field(default_factory=list)
-    architectures_at: str = "architectures"
-    config: list[Line]
+    form: str = Field(description="name of the form")
+    layout: str = Field(description="layout that describes it")
+    detect: list[Clue] = Field(description="clues that must all hold")
+    classes: list[Classes] = Field(default_factory=list, description="classes that load it")
+    architectures_at: str = Field("architectures", description="path of the name that selects a class")
+    config: list[Line] = Field(description="fields it reads")
     versions: VersionSpec | None = None
+
+
+class Scan(Model):
+    """A source file of the engine that the contract was read from, for finding drift in later releases."""
+
+    path: str = Field(description="below the engine's package")
+    names_in: list[str] = Field(
+        default_factory=list, description="functions whose text constants are tensor names"
+    )
+    mentions_only: bool = Field(False, description="only asked whether it mentions what the contract reads")
+    versions: VersionSpec | None = None
+
+
+class Elsewhere(Model):
+    """Something the source mentions that the contract leaves out on purpose."""
+
+    name: str
+    because: str
 
 
 class Engine(Model):
     """What one engine does with drafters of one algorithm, release by release."""
 
-    schema_version: Literal[1]
-    engine: str
-    algorithm: str
-    about: str
+    schema_version: Literal[1] = Field(description="version of this language")
+    engine: str = Field(description="name of the engine")
+    algorithm: str = Field(description="the hub it belongs to")
+    about: str = Field(description="how it loads, in words")
     releases: list[str] = Field(description="releases that were looked at, oldest first")
-    forms: list[Form]
-    prefixes: list[str] = Field(default_factory=list)
-    names: list[Name]
+    forms: list[Form] = Field(description="the containers it reads")
+    prefixes: list[str] = Field(
+        default_factory=list, description="prefixes that are tried in front of every name"
+    )
+    names: list[Name] = Field(description="names it looks for")
     unused: list[Match] = Field(
         default_factory=list, description="read or skipped on purpose, without effect"
     )
-    unknown: list[Policy]
-    missing: list[Policy]
-    provided: list[Provided] = Field(default_factory=list)
-    capture: Capture
-    checks: list[Check] = Field(default_factory=list)
+    unknown: list[Policy] = Field(description="what happens to names nobody looks for")
+    missing: list[Policy] = Field(description="what happens to parameters that no tensor fills")
+    provided: list[Provided] = Field(
+        default_factory=list, description="parameters that may come from the target"
+    )
+    capture: Capture = Field(description="how layer ids become states")
+    checks: list[Check] = Field(default_factory=list, description="other conditions")
+    scan: list[Scan] = Field(default_factory=list, description="files to compare when looking for drift")
+    left_out: list[Elsewhere] = Field(
+        default_factory=list, description="what the source mentions and the contract leaves out on purpose"
+    )
