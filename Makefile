@@ -3,6 +3,7 @@
 PYTHON      ?= python3
 VENV        ?= .venv
 PYTEST_ARGS ?= -n 2
+BENCH_ARGS  ?=
 
 BIN := $(abspath $(VENV))/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
@@ -56,14 +57,15 @@ format: $(DEV) ## Format the code and apply the safe fixes
 demo: $(RUN) ## Install what is needed and show a conversion from end to end
 	@PATH="$(BIN):$$PATH" bash scripts/demo.sh
 
-bench: $(DEV) ## Measure time and memory
-	@$(BIN)/python -m benchmarks
+bench: $(RUN) ## Measure time and memory (BENCH_ARGS="--size 0.5 --runs 7"; 6 GB of disk by default)
+	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
 contracts: $(DEV) ## Compare a contract with an unpacked engine: make contracts ENGINE=name PACKAGE=dir [RELEASE=x]
 	@$(BIN)/python -m tools.contracts $(ENGINE) $(PACKAGE) $(if $(RELEASE),--release $(RELEASE))
 
-docs: $(DEV) ## Regenerate what is generated: JSON Schema, CLI reference, support matrix
+docs: $(DEV) ## Regenerate what is generated: JSON Schema, CLI reference, support matrix, output in the README
 	@$(BIN)/python -m tools.generate
+	@$(BIN)/python -m tools.tour
 
 clean: ## Remove the virtual environment, builds and caches
 	@rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,1 +1,1 @@
-"""Measurements, run by hand: ``python -m benchmarks``."""
+"""Measurements: ``python -m benchmarks``. Only the standard library is loaded into the process that measures."""

@@ -25,6 +25,7 @@ from ckptmorph.predict import (
 )
 from ckptmorph.predictions import EngineAt, Prediction, coverage
 from ckptmorph.schema.capture import NeedsTarget, captured, known_classes, rule_for, states_of
+from ckptmorph.schema.codecs import MAX_LAYERS
 from ckptmorph.schema.expr import parse
 from ckptmorph.schema.models import Check, Entry
 from ckptmorph.schema.paths import ABSENT, get_path
@@ -88,7 +89,8 @@ class _Judging:
         elsewhere = [
             c
             for c in form.classes
-            if said == c.architectures or (isinstance(said, list) and set(said) & set(c.architectures))
+            if said == c.architectures
+            or (isinstance(said, list) and any(name in c.architectures for name in said))
         ]
         hint = (
             f"{elsewhere[0].because} ({elsewhere[0].versions})" if elsewhere else f"known: {', '.join(known)}"
@@ -175,7 +177,8 @@ class _Judging:
         say = warning if entry.severity == "warning" else error
         return say(
             entry.code or "misread-fact",
-            f"{name} is {in_json(ours.value)} for this drafter ({ours.evidence}), but {who} uses {in_json(theirs.value)}",
+            f"{name} is {in_json(ours.value)} for this drafter ({ours.evidence}), "
+            f"but {who} uses {in_json(theirs.value)}",
             where=name,
             expected=ours.value,
             got=theirs.value,
@@ -255,7 +258,11 @@ class _Judging:
                         next=self._convert(),
                     )
                 )
-            return [int(v) for v in value]
+            if all(isinstance(v, int) and abs(v) <= MAX_LAYERS for v in value):
+                return [int(v) for v in value]
+            text = f"{place.path} is {value!r}, which is no list of layer ids"
+            self.findings.append(error("bad-config-value", text, where=place.path))
+            return None
         return None
 
     def _no_rule(self, who: str) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 from ckptmorph.errors import InputError, RefusedError
 from ckptmorph.findings import Value
 from ckptmorph.matching import match, strip_prefixes
-from ckptmorph.predict import clue_holds
-from ckptmorph.schema.models import Clue, Layout
+from ckptmorph.predict import clue_holds, clue_words
+from ckptmorph.schema.models import Layout
 from ckptmorph.schema.registry import Registry
 
 # A config that names the format this clearly counts even when the telling tensors are gone.
@@ -44,16 +44,6 @@ class Detection(Value):
     candidates: tuple[Candidate, ...]
 
 
-def _words(clue: Clue) -> str:
-    if clue.tensor is not None:
-        return f"tensor {clue.tensor}"
-    if clue.absent:
-        return f"config has no {clue.config}"
-    if "equals" in clue.model_fields_set:
-        return f"config {clue.config} = {clue.equals}"
-    return f"config has {clue.config}" + (f" in {clue.one_of}" if clue.one_of else "")
-
-
 def score(registry: Registry, layout: Layout, names: Iterable[str], config: Mapping[str, Any]) -> Candidate:
     """Score one layout."""
     hub = registry.algorithm(layout.algorithm)
@@ -65,10 +55,13 @@ def score(registry: Registry, layout: Layout, names: Iterable[str], config: Mapp
         if clue_holds(clue, config, short):
             total += clue.weight
             if clue.weight:
-                found.append(_words(clue))
+                found.append(clue_words(clue))
         elif clue.must:
             return Candidate(
-                algorithm=layout.algorithm, layout=layout.layout, score=0, excluded=f"not so: {_words(clue)}"
+                algorithm=layout.algorithm,
+                layout=layout.layout,
+                score=0,
+                excluded=f"not so: {clue_words(clue)}",
             )
     matched = match(hub, layout, short, {})
     families = {canon.family for canon, _, _ in matched.found.values()}

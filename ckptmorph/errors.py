@@ -6,7 +6,6 @@ The exit codes are part of the public interface (see ``docs/exit-codes`` in the 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -107,5 +106,7 @@ class InternalError(CkptmorphError):
 
 def did_you_mean(name: str, known: Iterable[str], *, cutoff: float = 0.72) -> str | None:
     """The known name closest to ``name``, or None when nothing is close."""
+    import difflib  # only mistakes need it
+
     matches = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
     return matches[0] if matches else None

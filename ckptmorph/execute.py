@@ -6,16 +6,19 @@ import hashlib
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from ckptmorph import __version__
 from ckptmorph.canonical import Request, target_class
 from ckptmorph.contract import predict
-from ckptmorph.errors import InternalError, IOFailure
+from ckptmorph.errors import InputError, InternalError, IOFailure
+from ckptmorph.facts import Known
 from ckptmorph.files import index_text
 from ckptmorph.findings import errors_in
 from ckptmorph.ops.compute import compute
 from ckptmorph.ops.ranges import ranges
+from ckptmorph.planner import base_for
 from ckptmorph.plans import CONVERT_SCHEMA, OutFile, Plan, Report, TensorStep
 from ckptmorph.predictions import engine_at
 from ckptmorph.provenance import (
@@ -36,6 +39,7 @@ from ckptmorph.storage.folder import Folder, open_folder
 from ckptmorph.storage.header import encode_header
 from ckptmorph.storage.output import atomic_folder
 from ckptmorph.storage.writer import CopyRange, Piece, Produced, write_bytes, write_file
+from ckptmorph.write import facts_as_written
 
 Progress = Callable[[int], None]
 CONFIG = "config.json"
@@ -76,7 +80,7 @@ def execute(
         for name in plan.carried:
             _carry(folder.path / name, tmp / name)
         hashes = {name: _sha256(folder.file_path(name)) for name in folder.headers} if hash else {}
-        written = open_folder(tmp)
+        written = _reopened(tmp)
         _check(registry, plan, source, written)
         car = _sidecar(registry, plan, source, written, hashes)
         write_bytes(tmp / SIDECAR, dump(car))
@@ -155,6 +159,14 @@ def _sha256(path: Path) -> str:
 # --- checking our own output ---
 
 
+def _reopened(tmp: Path) -> Folder:
+    """The output as its readers will find it. A folder that cannot be opened is our fault, not the source's."""
+    try:
+        return open_folder(tmp)
+    except InputError as exc:
+        raise _bug(f"the output cannot be opened: {exc.message}") from exc
+
+
 def _check(registry: Registry, plan: Plan, source: Source, written: Folder) -> None:
     """Read the output back from disk as a stranger would, and compare it with the plan and the contract."""
     wanted = {step.target: (step.dtype, tuple(step.shape)) for step in plan.tensors}
@@ -167,11 +179,14 @@ def _check(registry: Registry, plan: Plan, source: Source, written: Folder) -> N
     if plan.target.engine is not None:
         at = engine_at(registry.engine(plan.target.algorithm, plan.target.engine), plan.target.release)
         releases[plan.target.engine] = at.known
-    ours = source.drafter.facts
+    ours = _facts(registry, plan, source)
     arch = source.request.target.architecture or target_class(source.drafter.algorithm, source.drafter.facts)
     target = source.request.target
     request = Request(
-        target=type(target)(arch, target.fields, target.origin), trusted=ours, releases=releases
+        target=type(target)(arch, target.fields, target.origin),
+        trusted=ours,
+        map_form=next((line.form for line in layout.names if line.form), None),
+        releases=releases,
     )
     again = read_drafter(registry, layout, written.tensors, written.config, written.read, request)
     if errors_in(again.findings):
@@ -180,11 +195,17 @@ def _check(registry: Registry, plan: Plan, source: Source, written: Folder) -> N
         if name in ours and ours[name].value != known.value and name not in ("dtype",):
             raise _bug(f"{name} is {known.value!r} in the output, but {ours[name].value!r} in the source")
     if plan.target.engine is not None and plan.prediction is not None:
-        result = predict(registry, at, written.tensors, written.config, source.drafter, request, set(wanted))
+        drafter = replace(source.drafter, facts=ours)
+        result = predict(registry, at, written.tensors, written.config, drafter, request, set(wanted))
         accepted = {loss.id for loss in plan.losses}
         left = [f for f in errors_in(result.findings) if f.code not in accepted]
         if left:
             raise _bug(f"the output fails its contract: {left[0].message}")
+
+
+def _facts(registry: Registry, plan: Plan, source: Source) -> dict[str, Known]:
+    layout = registry.layout(plan.target.algorithm, plan.target.layout)
+    return facts_as_written(registry, source.drafter, layout, source.request, base_for(source, layout))
 
 
 def _bug(message: str) -> InternalError:
@@ -214,7 +235,7 @@ def _sidecar(
         },
         output=output_identity(written),
         schemas=dict(sorted(registry.digests.items())),
-        facts=source.drafter.facts,
+        facts=_facts(registry, plan, source),
         losses=tuple(loss.id for loss in plan.losses),
         ancestors=tuple(ancestors[-MAX_ANCESTORS:]),
     )

@@ -119,7 +119,11 @@ def _spoken(
             assert entry.fact is not None
             yield _display(entry, path), typed(hub.facts[entry.fact], value, path)
         except CodecFault as exc:
-            said.findings.append(error(exc.code, exc.message, where=_display(entry, path), next=exc.next))
+            step = exc.next or "correct the config, then try again"
+            if not any(
+                f.message == exc.message for f in said.findings
+            ):  # two facts may share one faulty field
+                said.findings.append(error(exc.code, exc.message, where=_display(entry, path), next=step))
 
 
 def _display(entry: Entry, path: str) -> str:
@@ -256,7 +260,7 @@ def unread_fields(entries: Iterable[Entry], ignored: Iterable[str], config: Mapp
     heads = set(ignored)
     for entry in entries:
         for path in entry.paths + entry.also_write + ([entry.set] if entry.set else []):
-            heads |= _touched(entry.codec, path)
+            heads |= touched(entry.codec, path)
     return [
         path
         for path, _ in leaves(dict(config))
@@ -273,7 +277,8 @@ _TOUCHES = {
 }
 
 
-def _touched(codec: str, path: str) -> set[str]:
+def touched(codec: str, path: str) -> set[str]:
+    """Every config field that a codec may read or write at a path."""
     names = _TOUCHES.get(codec)
     if names is None:
         return {path}

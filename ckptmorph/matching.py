@@ -122,6 +122,13 @@ def match(hub: Algorithm, layout: Layout, names: Iterable[str], extra_counts: Ma
     return out
 
 
+def names_of(hub: Algorithm, layout: Layout, names: Iterable[str], wrappers: list[str]) -> dict[str, str]:
+    """The name in a file of each canonical tensor that the file holds whole, as ``layout`` reads it."""
+    real = strip_prefixes(names, wrappers, layout.prefixes, ()).real
+    found = match(hub, layout, real, {}).found.values()
+    return {canon.name: real[short] for canon, spelt, short in found if spelt.line.concat is None}
+
+
 def _shown_count(names: Iterable[str]) -> int:
     numbers = [int(p) for name in names for p in name.split(".") if p.isdigit() and len(p) < 4]
     return min(max(numbers, default=-1) + 1, 64)

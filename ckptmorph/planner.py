@@ -7,15 +7,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
+from ckptmorph.canonical import Drafter
 from ckptmorph.contract import predict
 from ckptmorph.errors import CkptmorphError, RefusedError, UsageError, did_you_mean
 from ckptmorph.files import config_text, out_files
 from ckptmorph.findings import Finding, by_severity, error, errors_in
 from ckptmorph.graphs import Cost, Edge, Evaluated, edges_of, hub_node, layout_node, search
+from ckptmorph.idle import without_idle
+from ckptmorph.matching import names_of
 from ckptmorph.plans import Dropped, Place, Plan, tensor_steps, volume
 from ckptmorph.predictions import EngineAt, Prediction
-from ckptmorph.provenance import ancestor_of, find_ancestor
+from ckptmorph.provenance import ancestor_of, find_ancestor, tensor_names
 from ckptmorph.schema.models import Layout
 from ckptmorph.schema.registry import Registry
 from ckptmorph.sources import Source, Wish, engine_release, refuse_broken, split_release, summary
@@ -68,33 +72,71 @@ def goals(registry: Registry, algorithm: str, wish: Wish) -> list[Goal]:
 
 @dataclass
 class Composed:
-    """An output composed for one goal, with the contract's opinion."""
+    """An output composed for one goal, with the contract's opinion. ``drafter`` is what it was composed of."""
 
+    drafter: Drafter
     output: Output
     prediction: Prediction | None
     losses: list[Lost]
     closed_by: list[Finding]
 
 
+def base_for(source: Source, layout: Layout) -> dict[str, Any] | None:
+    """The config that this drafter once had in a layout: its own, or an earlier form's."""
+    if layout.layout == source.layout.layout:
+        return source.folder.config
+    ancestor = find_ancestor(source.car, layout.layout)
+    return dict(json.loads(ancestor.config)) if ancestor is not None else None
+
+
 def compose_for(registry: Registry, source: Source, goal: Goal, wish: Wish) -> Composed:
-    """Compose the output for a goal and collect everything that closes the way."""
+    """Compose the output for a goal and collect everything that closes the way.
+
+    An earlier form comes back as it was. If that closes the way, its config is completed and corrected, and at last
+    written anew but for the fields that mean nothing here. Last of all tensors that do nothing are left out.
+    """
     ancestor = find_ancestor(source.car, goal.layout.layout)
-    base = None
-    if goal.layout.layout == source.layout.layout:
-        base = source.folder.config
-    elif ancestor is not None:
-        base = json.loads(ancestor.config)
+    if ancestor is not None and goal.layout.layout != source.layout.layout:
+        names = tensor_names(ancestor)
+        known = names_of(
+            registry.algorithm(goal.layout.algorithm), goal.layout, names, registry.wrapper_prefixes()
+        )
+        composed = _composed(registry, source, goal, wish, restoring=known)
+        if not composed.closed_by:
+            return composed
+    composed = _composed(registry, source, goal, wish)
+    anew = base_for(source, goal.layout) is not None
+    if composed.closed_by and anew:
+        composed = _composed(registry, source, goal, wish, anew=True)
+    idle = without_idle(source.drafter, source.folder.read) if composed.closed_by else None
+    if idle is not None:
+        lighter = _composed(registry, replace(source, drafter=idle), goal, wish, anew=anew)
+        return composed if lighter.closed_by else lighter
+    return composed
+
+
+def _composed(
+    registry: Registry,
+    source: Source,
+    goal: Goal,
+    wish: Wish,
+    *,
+    restoring: dict[str, str] | None = None,
+    anew: bool = False,
+) -> Composed:
+    base = base_for(source, goal.layout)
     releases = dict(source.request.releases)
     if goal.at is not None:
         releases[goal.at.engine.engine] = goal.at.known
     request = replace(source.request, releases=releases)
-    output = compose(registry, source.drafter, goal.layout, request, base)
+    output = compose(registry, source.drafter, goal.layout, request, base, restoring=restoring, anew=anew)
     losses = list(output.losses)
     closed = errors_in(output.findings)
     prediction = None
     if goal.at is not None and not closed:
+        drafter = replace(source.drafter, facts=output.facts)
         prediction = predict(
-            registry, goal.at, output.tensors, output.config, source.drafter, request, set(output.tensors)
+            registry, goal.at, output.tensors, output.config, drafter, request, set(output.tensors)
         )
         acceptable = _acceptable(registry, goal)
         for finding in errors_in(prediction.findings):
@@ -115,7 +157,7 @@ def compose_for(registry: Registry, source: Source, goal: Goal, wish: Wish) -> C
         for loss in losses
         if loss.severity != "recoverable" and loss.id not in wish.accept
     ]
-    return Composed(output, prediction, losses, closed)
+    return Composed(source.drafter, output, prediction, losses, closed)
 
 
 def _acceptable(registry: Registry, goal: Goal) -> set[str]:
@@ -161,6 +203,7 @@ def make_plan(registry: Registry, source: Source, wish: Wish, out: Path | None =
         end = layout_node(algorithm, goal.layout.layout)
         route = search(edges_of(registry), start, {end}, evaluator(start, end, algorithm, composed))
         if route.found:
+            source.drafter = composed.drafter
             return _plan(registry, source, goal, composed, tuple(route.nodes), wish, out)
     raise no_route(source, tried)
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from ckptmorph.canonical import Shaped, environment
 from ckptmorph.facts import Evidence, Known, active, apply_defaults, cite, read_config
-from ckptmorph.findings import Finding, Value, error
+from ckptmorph.findings import Finding, Value, error, in_json, warning
 from ckptmorph.names import Canon, enumerate_tensors, read_as
 from ckptmorph.schema.codecs import Context
 from ckptmorph.schema.engines import Classes, Engine, Form, Match, Policy, Provided
@@ -104,6 +104,17 @@ def clue_holds(clue: Clue, config: Mapping[str, Any], names: set[str]) -> bool:
     return not clue.one_of or value in clue.one_of
 
 
+def clue_words(clue: Clue) -> str:
+    """A clue in words, for messages."""
+    if clue.tensor is not None:
+        return f"tensor {clue.tensor}"
+    if clue.absent:
+        return f"config has no {clue.config}"
+    if "equals" in clue.model_fields_set:
+        return f"config {clue.config} = {clue.equals}"
+    return f"config has {clue.config}" + (f" in {clue.one_of}" if clue.one_of else "")
+
+
 def pick_form(engine: Engine, release: str, config: Mapping[str, Any], names: set[str]) -> Form | None:
     """The first form of the engine whose clues hold."""
     for form in engine.forms:
@@ -118,7 +129,11 @@ def read_as_engine(
     """Read a config the way this engine release does."""
     form = pick_form(engine, release, config, names)
     if form is None:
-        forms = ", ".join(f.form for f in engine.forms if covers(f.versions, release))
+        forms = ", ".join(
+            f"{f.form} (not so here: {'; '.join(clue_words(c) for c in f.detect if not clue_holds(c, config, names))})"
+            for f in engine.forms
+            if covers(f.versions, release)
+        )
         return Reading(
             findings=[
                 error(
@@ -161,7 +176,8 @@ def _required_absent(
 
 
 def _unread(engine: Engine, release: str, entry: Entry) -> Finding:
-    return error(
+    say = warning if entry.severity == "warning" else error
+    return say(
         "engine-field-missing",
         f"{engine.engine} {release} needs {entry.paths[0]}: {entry.because or 'it raises without it'}",
         where=entry.paths[0],
@@ -313,7 +329,7 @@ def _matches(match: Match, name: str) -> bool:
 
 def named(expr: Expr, env: Mapping[str, Any]) -> str:
     """The known names of an expression with their values, for messages."""
-    return ", ".join(f"{n} = {env[n]}" for n in sorted(expr.names) if n in env)
+    return ", ".join(f"{n} = {in_json(env[n])}" for n in sorted(expr.names) if n in env)
 
 
 __all__ = [
@@ -324,6 +340,7 @@ __all__ = [
     "Treated",
     "class_for",
     "clue_holds",
+    "clue_words",
     "named",
     "read_as_engine",
 ]

@@ -148,6 +148,17 @@ def find_ancestor(car: SideCar | None, layout: str) -> Ancestor | None:
     return next((a for a in reversed(car.ancestors) if a.layout == layout), None)
 
 
+def tensor_names(ancestor: Ancestor) -> list[str]:
+    """Names of the tensors of an earlier form; none if its headers cannot be read."""
+    names: list[str] = []
+    for packed in ancestor.headers.values():
+        try:
+            names += [name for name in json.loads(unpack(packed)) if name != "__metadata__"]
+        except ValueError:
+            return []
+    return names
+
+
 def dump(car: SideCar) -> bytes:
     """The side-car as bytes: stable order, no clock, so that equal conversions give equal files."""
     return (json.dumps(plain(car), indent=2, ensure_ascii=False) + "\n").encode("utf-8")

@@ -13,16 +13,15 @@ from ckptmorph.facts import (
     Known,
     Said,
     apply_defaults,
-    assume,
     read_config,
 )
-from ckptmorph.findings import Finding, error, note, warning
+from ckptmorph.findings import Finding, error, warning
 from ckptmorph.matching import Matched, match, missing_findings, strip_prefixes, unexpected_findings
 from ckptmorph.names import Canon
 from ckptmorph.ops import build
 from ckptmorph.ops.nodes import Node, Source
 from ckptmorph.permutes import unpermute_named
-from ckptmorph.reader_checks import check_drafter
+from ckptmorph.reader_checks import assume_defaults, check_drafter, flag_findings
 from ckptmorph.schema.expr import Expr, ExprError, Unknown, parse
 from ckptmorph.schema.models import Algorithm, Entry, Layout, Name
 from ckptmorph.schema.paths import set_path
@@ -80,7 +79,10 @@ class _Reading:
         }
         equations = self.equations(first)
         start = {s: (k, "tensor names") for s, k in first.counts.items() if k}
-        self.solved = solve(equations, self.hub.dims, numbers, defaults, start)
+        weights = [eq for eq in equations if eq.tensor not in self._mask_names(first)]
+        self.solved = solve(weights, self.hub.dims, numbers, defaults, start)
+        if not self._mask_possible(first):
+            self.solved = solve(equations, self.hub.dims, numbers, defaults, start)
         self.matched = match(self.hub, self.layout, self.tensors, self._counts())
         equations = self.equations(self.matched)
         shapes = {name: tuple(t.shape) for name, t in self.tensors.items()}
@@ -91,6 +93,23 @@ class _Reading:
         self.drafter.findings += self._given_against_tensors()
         if not self.matched.unexpected:
             self.drafter.findings += undetermined(self.hub.dims, self.solved)
+
+    @staticmethod
+    def _mask_names(matched: Matched) -> set[str]:
+        return {name for canon, _, name in matched.found.values() if canon.spec.kind == "vocab_mask"}
+
+    def _mask_possible(self, matched: Matched) -> bool:
+        """Whether the sizes found without looking at the mask leave room for one.
+
+        A mask is weaker evidence for its own length than a config that says a possible length: then it is the
+        mask that is cut short. A config that makes the mask impossible, or says nothing, is overruled by it.
+        """
+        env = self.solved.values
+        masks = [canon for canon, _, _ in matched.found.values() if canon.spec.kind == "vocab_mask"]
+        return all(
+            canon.shape(env) is not None and bool(parse(canon.spec.when or "true").known(env))
+            for canon in masks
+        )
 
     def _counts(self) -> dict[str, int]:
         return {spec.count: self.solved.values[spec.count] for spec in self.hub.index.values()
@@ -125,6 +144,7 @@ class _Reading:
                         f"{name} has shape {list(shape)}: {len(exprs)} dimensions are expected, not {len(shape)}",
                         where=name,
                         got=list(shape),
+                        next="ckptmorph inspect DRAFTER",
                     )
                 )
                 continue
@@ -154,7 +174,7 @@ class _Reading:
                 value=value, evidence=Evidence(kind=kind, at=None if kind == origin else origin)
             )
         found = {canon.spec.shown for canon, _, _ in self.matched.found.values() if canon.spec.shown}
-        for name in {spec.shown for spec in self.hub.tensors.values() if spec.shown}:
+        for name in dict.fromkeys(spec.shown for spec in self.hub.tensors.values() if spec.shown):
             kind_at = next((n for c, _, n in self.matched.found.values() if c.spec.shown == name), None)
             facts[name] = Known(
                 value=name in found, evidence=Evidence(kind="tensors", at=kind_at or "none in the file")
@@ -172,7 +192,7 @@ class _Reading:
         apply_defaults(self.hub, self.entries, dims, self.said)
         self._merge()
         self._derive()
-        self._assume()
+        assume_defaults(self.drafter, self.entries, self.request)
 
     def _relevant(self, said: Said) -> list[Finding]:
         """Config faults, without those about facts that the tensors decide anyway or the user has given."""
@@ -193,7 +213,9 @@ class _Reading:
             given, stated = self.request.given.get(name), self.said.values.get(name)
             trusted, default = self.request.trusted.get(name), self.said.defaults.get(name)
             if name in facts:
-                self._compare_flag(name, stated)
+                self.drafter.findings += flag_findings(
+                    self.hub, self.entries, self.matched, name, facts[name], stated
+                )
             elif given is not None:
                 facts[name] = given
                 if stated is not None and stated.value != given.value:
@@ -215,45 +237,6 @@ class _Reading:
             if field_name == "architectures" and target.architecture is not None:
                 said = Evidence(kind="target", at=target.origin)
                 facts.setdefault(name, Known(value=[target.architecture], evidence=said))
-
-    def _compare_flag(self, name: str, stated: Known | None) -> None:
-        """A flag whose tensor decides: a wrong flag is corrected, a flag without its tensor is refused."""
-        fact = self.drafter.facts[name]
-        if stated is None or stated.value == fact.value or name in self.hub.dims.values():
-            if (
-                stated is None
-                and fact.value is True
-                and any(e.fact == name and e.paths for e in self.entries)
-            ):
-                self.drafter.findings.append(
-                    note(
-                        "flag-set-from-tensors",
-                        f"{name} is true, because {fact.evidence.at} is in the file",
-                        where=name,
-                    )
-                )
-            return
-        if stated.value is True:
-            wanted = [f for f, spec in self.hub.tensors.items() if spec.shown == name]
-            self.drafter.findings.append(
-                error(
-                    "missing-tensor",
-                    f"{name} is true at {stated.evidence.at}, but {wanted[0]} is not in the file",
-                    where=stated.evidence.at,
-                    hint="the tensor was lost, or the flag is wrong; the drafter cannot be right either way",
-                )
-            )
-        else:
-            self.drafter.findings.append(
-                warning(
-                    "config-corrected",
-                    f"{name} is {stated.value!r} at {stated.evidence.at}, but {fact.evidence.at} is in the file; "
-                    f"the tensors count",
-                    where=stated.evidence.at,
-                    expected=fact.value,
-                    got=stated.value,
-                )
-            )
 
     def _derive(self) -> None:
         env: dict[str, Any] = dict(self.drafter.env)
@@ -281,23 +264,6 @@ class _Reading:
                 )
             self.drafter.facts[name] = Known(value=value, evidence=Evidence(kind="derived", at=fact.derive))
 
-    def _assume(self) -> None:
-        if not self.request.assume:
-            return
-        n = self.request.target.layers
-        env = self.drafter.env | ({"n": n} if n is not None else {})
-        for name, known in assume(self.entries, env).items():
-            if name not in self.drafter.facts:
-                self.drafter.facts[name] = known
-                self.drafter.findings.append(
-                    warning(
-                        "assumed-default",
-                        f"{name} is not stated; assumed {known.value} as the source's own reader would",
-                        where=name,
-                        source=known.evidence.source,
-                    )
-                )
-
     # --- tensors ---
 
     def tensors_in(self) -> None:
@@ -315,6 +281,7 @@ class _Reading:
                         "wrong-dtype",
                         f"{name} is {self.tensors[name].dtype}, a float type is expected",
                         where=name,
+                        next="save the drafter again with its weights in a float type",
                     )
                 )
             node = self._node(canon, spelt.line, name)
@@ -394,4 +361,6 @@ def read_drafter(
     reading.facts()
     reading.tensors_in()
     check_drafter(reading.drafter, reading.entries, request)
+    found = reading.drafter.facts
+    reading.drafter.facts = {name: found[name] for name in reading.hub.facts if name in found}
     return reading.drafter

@@ -2,22 +2,81 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ckptmorph.canonical import Drafter, Request
-from ckptmorph.facts import cite, layer_id_candidates, unread_fields
-from ckptmorph.findings import error
+from ckptmorph.facts import Known, assume, cite, layer_id_candidates, unread_fields
+from ckptmorph.findings import Finding, error, note, warning
+from ckptmorph.matching import Matched
 from ckptmorph.schema.expr import ExprError, Unknown, parse
-from ckptmorph.schema.models import Entry
+from ckptmorph.schema.models import Algorithm, Entry
+
+
+def flag_findings(
+    hub: Algorithm, entries: list[Entry], matched: Matched, name: str, fact: Known, stated: Known | None
+) -> list[Finding]:
+    """A flag whose tensor decides: a wrong flag is corrected, a flag without its tensor is refused."""
+    if name in hub.dims.values() or (stated is not None and stated.value == fact.value):
+        return []
+    if stated is None:
+        if fact.value is not True or not any(e.fact == name and e.paths for e in entries):
+            return []
+        said = f"{name} is true, because {fact.evidence.at} is in the file"
+        return [note("flag-set-from-tensors", said, where=name)]
+    if stated.value is True:
+        lost = next(s.name if s and s.name else c.name for c, s in matched.absent if c.spec.shown == name)
+        return [
+            error(
+                "missing-tensor",
+                f"{name} is true at {stated.evidence.at}, but {lost} is not in the file",
+                where=stated.evidence.at,
+                hint="the tensor was lost, or the flag is wrong; the drafter cannot be right either way",
+                next="export the drafter again; or correct the flag, if it was trained without the tensor",
+            )
+        ]
+    said = (
+        f"{name} is {stated.value!r} at {stated.evidence.at}, but {fact.evidence.at} is in the file; "
+        f"the tensors count"
+    )
+    return [
+        warning("config-corrected", said, where=stated.evidence.at, expected=fact.value, got=stated.value)
+    ]
+
+
+def assume_defaults(drafter: Drafter, entries: list[Entry], request: Request) -> None:
+    """Put in the assumable values of what is not stated, if the user allows it; each one is reported."""
+    if not request.assume:
+        return
+    n = request.target.layers
+    known = assume(entries, drafter.env | ({"n": n} if n is not None else {}))
+    for entry in entries:
+        name = entry.fact
+        if name is None or entry.assumable is None or name in drafter.facts:
+            continue
+        if name in known:
+            drafter.facts[name] = known[name]
+            said = f"{name} is not stated; assumed {known[name].value} as the source's own reader would"
+            drafter.findings.append(
+                warning("assumed-default", said, where=name, source=known[name].evidence.source)
+            )
+        elif n is None:
+            said = f"{name} is not stated, and its default {entry.assumable} needs n, the target's number of layers"
+            drafter.findings.append(
+                error("target-needed", said, where=entry.paths[0], next="--target DIR_OR_CONFIG")
+            )
 
 
 def check_drafter(drafter: Drafter, entries: list[Entry], request: Request) -> None:
     """Add what is wrong with a drafter as a whole to its findings."""
     _rules(drafter)
-    _required(drafter, entries)
-    _target(drafter, request)
     drafter.unread = unread_fields(entries, [i.name for i in drafter.layout.ignored_config], drafter.config)
     states = drafter.algorithm.states
+    candidates: list[Finding] = []
     if states is not None and states not in drafter.facts:
-        drafter.findings += layer_id_candidates(drafter.unread, drafter.config)
+        candidates = layer_id_candidates(drafter.unread, drafter.config)
+    _required(drafter, entries, {states: "; ".join(f.message for f in candidates)})
+    _target(drafter, request)
+    drafter.findings += candidates
 
 
 def _rules(drafter: Drafter) -> None:
@@ -35,13 +94,14 @@ def _rules(drafter: Drafter) -> None:
                     f"{check.message} ({shown})",
                     where=check.where,
                     hint=check.because,
-                    next=check.next,
+                    next=check.next or "ckptmorph inspect DRAFTER",
                     source=cite(check.source),
                 )
             )
 
 
-def _required(drafter: Drafter, entries: list[Entry]) -> None:
+def _required(drafter: Drafter, entries: list[Entry], seen: Mapping[str | None, str]) -> None:
+    """``seen`` says of a fact what in the config may be meant to state it."""
     blocked = {f.where for f in drafter.findings if f.where}
     for name, fact in drafter.algorithm.facts.items():
         if not fact.required or name in drafter.facts or name in drafter.algorithm.dims.values():
@@ -55,7 +115,8 @@ def _required(drafter: Drafter, entries: list[Entry]) -> None:
                 "fact-not-stated",
                 f"{name} is not stated{place}: {fact.about}",
                 where=places[0] if places and places[0] else name,
-                hint="a wrong guess loads without an error and drafts nonsense, so ckptmorph asks",
+                hint=seen.get(name)
+                or "a wrong guess loads without an error and drafts nonsense, so ckptmorph asks",
                 next=fact.ask or f"--set {name}=...",
             )
         )

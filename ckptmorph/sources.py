@@ -167,9 +167,7 @@ def engine_release(registry: Registry, algorithm: str, name: str, release: str |
     try:
         return engine_at(registry.engine(algorithm, name), release)
     except ValueError as exc:
-        raise UsageError(
-            str(exc), code="bad-release", next=f"{name}@RELEASE such as {name}@{release}"
-        ) from None
+        raise UsageError(str(exc), code="bad-release", next=f"{name}@RELEASE, or just {name}") from None
 
 
 def refuse_broken(source: Source) -> None:

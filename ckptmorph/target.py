@@ -44,7 +44,12 @@ def read_target(path: Path | None, arch: str | None, reading: TargetReading) -> 
         return Target(architecture=arch, origin="--target-arch" if arch else "not given")
     file = path / "config.json" if path.is_dir() else path
     if not file.is_file():
-        raise UsageError(f"there is no target config at {file}", code="no-target", where=str(file))
+        raise UsageError(
+            f"there is no target config at {file}",
+            code="no-target",
+            where=str(file),
+            next="--target with the target model's folder or config.json on this machine, or --target-arch CLASS",
+        )
     config, _ = load_json(file)
     said = get_path(config, "architectures.0")
     found = said if isinstance(said, str) else None
@@ -54,6 +59,7 @@ def read_target(path: Path | None, arch: str | None, reading: TargetReading) -> 
             code="contradicting-target",
             expected=found,
             got=arch,
+            next="leave one of the two out",
         )
     fields = {name: _field(config, spellings, reading, file) for name, spellings in reading.fields.items()}
     return Target(arch or found, {k: v for k, v in fields.items() if v is not None}, str(file))

@@ -11,6 +11,7 @@ from ckptmorph.findings import error, note, warning
 from ckptmorph.matching import Matched
 from ckptmorph.names import Canon
 from ckptmorph.ops import build
+from ckptmorph.ops.evidence import AGAIN
 from ckptmorph.ops.nodes import Node, Source
 from ckptmorph.ops.vocab import NonIntegral, Verdict, decode_integers, decode_mask, judge
 from ckptmorph.schema.models import Name
@@ -34,7 +35,10 @@ def read_vocabulary(
     maps: dict[str, Found] = {
         c.spec.kind: (c, s.line, n) for c, s, n in matched.found.values() if c.spec.kind != "weight"
     }
-    canons: dict[str, Canon] = {c.spec.kind: c for c, _ in matched.absent if c.spec.kind != "weight"}
+    missing = {c.spec.kind: (c, s) for c, s in matched.absent if c.spec.kind != "weight"}
+    canons: dict[str, Canon] = {kind: canon for kind, (canon, _) in missing.items()}
+    shown: dict[str, str] = {k: (s.name if s and s.name else c.name) for k, (c, s) in missing.items()}
+    shown.update({kind: real[name] for kind, (_, _, name) in maps.items()})
     canons.update({kind: canon for kind, (canon, _, _) in maps.items()})
     if not canons:
         return
@@ -59,8 +63,8 @@ def read_vocabulary(
         target,
         declared=(found_map[1].form or "offset") if found_map else "offset",
         forced=_form(forced),
-        map_name=real[found_map[2]] if found_map else canons["vocab_map"].name,
-        mask_name=real[found_mask[2]] if found_mask else canons["vocab_mask"].name,
+        map_name=shown["vocab_map"],
+        mask_name=shown["vocab_mask"],
     )
     drafter.findings += verdict.findings
     if not any(f.severity == "error" for f in verdict.findings):
@@ -90,7 +94,9 @@ def _values(
     try:
         decoded = decode_integers(data, tensors[found[2]].dtype)
     except CkptmorphError as exc:
-        drafter.findings.append(error(exc.code, f"{real[found[2]]}: {exc.message}", where=real[found[2]]))
+        drafter.findings.append(
+            error(exc.code, f"{real[found[2]]}: {exc.message}", where=real[found[2]], next=AGAIN)
+        )
         return _FAULT
     if isinstance(decoded, NonIntegral):
         drafter.findings.append(decoded.finding(real[found[2]]))
@@ -113,7 +119,9 @@ def _mask(
     try:
         return decode_mask(data, tensors[found[2]].dtype)
     except CkptmorphError as exc:
-        drafter.findings.append(error(exc.code, f"{real[found[2]]}: {exc.message}", where=real[found[2]]))
+        drafter.findings.append(
+            error(exc.code, f"{real[found[2]]}: {exc.message}", where=real[found[2]], next=AGAIN)
+        )
         return _FAULT
 
 
@@ -124,7 +132,10 @@ def _bytes(
     if len(shape) != 1 or shape[0] * 8 > MAX_BYTES:
         drafter.findings.append(
             error(
-                "shape-mismatch", f"{real[name]} has shape {list(shape)}, not one dimension", where=real[name]
+                "shape-mismatch",
+                f"{real[name]} has shape {list(shape)}, not one dimension",
+                where=real[name],
+                next=AGAIN,
             )
         )
         return None

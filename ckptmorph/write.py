@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ckptmorph.canonical import Drafter, Request, codec_context
-from ckptmorph.facts import Evidence, Known, Said, active, apply_defaults, cite, read_config
+from ckptmorph.facts import Evidence, Known, Said, active, apply_defaults, cite, read_config, touched
 from ckptmorph.findings import Finding, Value, error, note
+from ckptmorph.losses import Lost, losses_of
 from ckptmorph.names import Canon, Spelling, enumerate_tensors, written_as
 from ckptmorph.ops import build
 from ckptmorph.ops.nodes import Node
@@ -18,7 +19,7 @@ from ckptmorph.schema.capture import rule_for
 from ckptmorph.schema.codecs import CODECS, CodecFault, Context
 from ckptmorph.schema.expr import ExprError, Unknown, parse
 from ckptmorph.schema.models import Entry, Layout
-from ckptmorph.schema.paths import ABSENT, get_path, set_path
+from ckptmorph.schema.paths import ABSENT, get_path, remove_path, set_path
 from ckptmorph.schema.registry import Registry
 from ckptmorph.schema.template import template
 
@@ -31,23 +32,20 @@ class ConfigStep(Value):
     evidence: Evidence
 
 
-class Lost(Value):
-    """Something the target layout cannot hold. ``recoverable`` losses come back from the side-car."""
-
-    id: str
-    severity: str
-    message: str
-    because: str
-    source: str | None = None
-
-
 @dataclass
 class Output:
-    """What would be written. ``tensors`` maps output names to nodes, ``config`` is the whole config.json."""
+    """What would be written.
+
+    Attributes:
+        tensors: output names to nodes.
+        config: the whole config.json.
+        facts: the drafter's facts as the output holds them: auxiliary states in the order of its columns.
+    """
 
     tensors: dict[str, Node] = field(default_factory=dict)
     canon: dict[str, list[str]] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Known] = field(default_factory=dict)
     steps: list[ConfigStep] = field(default_factory=list)
     dropped: dict[str, str] = field(default_factory=dict)
     losses: list[Lost] = field(default_factory=list)
@@ -70,7 +68,16 @@ class _Writing:
         self.entries = registry.entries(layout.config)
         self.context = codec_context(registry, layout.algorithm, request, self.env, drafter.facts)
         self.base = base
+        self.restoring = False
+        self.anew: set[str] = set()
+        self.earlier_names: Mapping[str, str] = {}
         self.out = Output(config=copy.deepcopy(dict(base)) if base is not None else {})
+        self.kept = Said()
+        if base is not None:
+            self.kept = read_config(drafter.algorithm, self.entries, self.out.config, self.context)
+            apply_defaults(drafter.algorithm, self.entries, self.env, self.kept)
+        self.order = self._state_order()
+        self.out.facts = self._facts_in_order()
 
     # --- tensors ---
 
@@ -78,7 +85,6 @@ class _Writing:
         hub = self.drafter.algorithm
         counts = {spec.count: self.env[spec.count] for spec in hub.index.values() if spec.count in self.env}
         joined: dict[str, list[tuple[int, Node]]] = {}
-        states = self._state_order()
         for canon in enumerate_tensors(hub, counts):
             spelt = written_as(self.layout.names, canon, self.env)
             node = self._wanted(canon, spelt)
@@ -87,9 +93,9 @@ class _Writing:
             if spelt.name is None:
                 self._drop(canon, spelt.line.because or "this layout never holds it")
                 continue
-            node = self._formed(canon, spelt, self._reordered(canon, node, states))
+            node = self._formed(canon, spelt, self._reordered(canon, node, self.order))
             if spelt.line.concat is None:
-                self._put(spelt.name, node, canon.name)
+                self._put(self.earlier_names.get(canon.name, spelt.name), node, canon.name)
             else:
                 position = spelt.line.tensors.index(canon.family)
                 joined.setdefault(spelt.name, []).append((position, node))
@@ -137,17 +143,28 @@ class _Writing:
                 )
 
     def _state_order(self) -> list[int] | None:
-        """New column order of the auxiliary states, when this layout captures ascending and the drafter is not."""
-        states = self.drafter.facts.get(self.drafter.algorithm.states or "")
+        """New column order of the auxiliary states: ascending, if this layout captures so, else as they once were."""
+        name = self.drafter.algorithm.states or ""
+        states = self.drafter.facts.get(name)
         entry = next((e for e in self.entries if e.codec == "states" and e.write), None)
         if states is None or entry is None:
             return None
         order = entry.args.get("order", "ascending")
         if "engine" in entry.args:
             order = self.context.captures[entry.args["engine"]].order
-        if order == "list" or states.value == sorted(states.value):
-            return None
-        return sorted(range(len(states.value)), key=lambda k: states.value[k])
+        before = self.kept.values.get(name)
+        wanted = sorted(states.value)
+        if order == "list":
+            wanted = before.value if before and sorted(before.value) == wanted else states.value
+        return None if wanted == states.value else [states.value.index(h) for h in wanted]
+
+    def _facts_in_order(self) -> dict[str, Known]:
+        facts = dict(self.drafter.facts)
+        name = self.drafter.algorithm.states
+        if self.order is not None and name is not None:
+            states = facts[name]
+            facts[name] = Known(value=[states.value[k] for k in self.order], evidence=states.evidence)
+        return facts
 
     def _reordered(self, canon: Canon, node: Node, order: list[int] | None) -> Node:
         hub = self.drafter.algorithm
@@ -178,18 +195,37 @@ class _Writing:
 
     # --- config ---
 
-    def config(self) -> None:
-        kept = Said()
-        if self.base is not None:
-            kept = read_config(self.drafter.algorithm, self.entries, self.out.config, self.context)
-            apply_defaults(self.drafter.algorithm, self.entries, self.env, kept)
+    def config(self, *, anew: bool = False) -> None:
+        self._clear(anew)
         written: set[str] = set()
         for entry in active(self.entries, None):
             if entry.set is not None:
                 self._constant(entry)
             elif entry.fact is not None and entry.write and not entry.has_fixed and self._applies(entry):
-                self._field(entry, kept, written)
-        self._slots()
+                self._field(entry, self.kept, written)
+        self.out.losses += losses_of(self.drafter, self.layout, self.entries)
+
+    def _clear(self, everything: bool) -> None:
+        """Take out what the earlier config says otherwise, or in two ways: every spelling of the fact goes.
+
+        Facts that share a field with it are written anew as well.
+        """
+        wrong = {f.where for f in self.kept.findings if f.where}
+        fields = {e.fact: set[str]() for e in self.entries if e.fact is not None}
+        for entry in self.entries:
+            if entry.fact is not None:
+                fields[entry.fact] |= {f for path in entry.paths for f in touched(entry.codec, path)}
+        for fact, own in fields.items():
+            said, known = self.kept.values.get(fact), self.out.facts.get(fact)
+            if everything or (said is not None and known is not None and said.value != known.value):
+                wrong |= own
+        for _ in fields:  # a fact that shares a field may bring fields of its own
+            wrong |= {f for own in fields.values() if own & wrong for f in own}
+        self.anew = {fact for fact, own in fields.items() if own & wrong}
+        for path in wrong:
+            remove_path(self.out.config, path)
+        for fact in self.anew:
+            self.kept.values.pop(fact, None)
 
     def _applies(self, entry: Entry) -> bool:
         if entry.when is None:
@@ -201,15 +237,21 @@ class _Writing:
 
     def _constant(self, entry: Entry) -> None:
         assert entry.set is not None
-        if not self._applies(entry) or get_path(self.out.config, entry.set) is not ABSENT:
-            return
-        set_path(self.out.config, entry.set, copy.deepcopy(entry.value))
-        self._step(entry.set, entry.value, Evidence(kind="constant", at=self.layout.layout))
+        there = get_path(self.out.config, entry.set)
+        parts = {entry.set: entry.value}
+        writes = not self.restoring
+        if isinstance(there, dict) and isinstance(entry.value, dict):  # an object is completed, not replaced
+            parts = {f"{entry.set}.{k}": v for k, v in entry.value.items() if k not in there}
+        elif there is not ABSENT:
+            writes = entry.overrules and there != entry.value
+        if writes and self._applies(entry):
+            for path, value in parts.items():
+                self._set(path, value, Evidence(kind="constant", at=self.layout.layout))
 
     def _field(self, entry: Entry, kept: Said, written: set[str]) -> None:
         fact = entry.fact
         assert fact is not None
-        known = self.drafter.facts.get(fact)
+        known = self.out.facts.get(fact)
         if known is None or (known.value is None and self.drafter.algorithm.facts[fact].type != "any"):
             self._ask(entry, fact)
             return
@@ -218,7 +260,8 @@ class _Writing:
             shown = before.evidence.at or entry.paths[0]
             self._step(shown, known.value, Evidence(kind="original", at=shown))
             return
-        if self.base is not None and before is None and self._implied(fact, known, kept):
+        silent = self.base is not None and before is None and fact not in self.anew
+        if silent and self._implied(fact, known, kept):
             return
         written.add(fact)
         try:
@@ -241,6 +284,8 @@ class _Writing:
             return bool(default.value == known.value)
         shown = {spec.shown for spec in self.drafter.algorithm.tensors.values()}
         decided = fact in shown or self.drafter.algorithm.facts[fact].derive is not None
+        if self.restoring:
+            return decided or fact in self.drafter.algorithm.dims.values()
         return decided and known.value in (False, None)
 
     def _ask(self, entry: Entry, fact: str) -> None:
@@ -270,35 +315,6 @@ class _Writing:
     def _step(self, path: str, value: Any, evidence: Evidence) -> None:
         self.out.steps.append(ConfigStep(field=path, value=value, evidence=evidence))
 
-    def _slots(self) -> None:
-        """Facts that change results and have no field here are losses; harmless ones wait in the side-car."""
-        slots = {entry.fact for entry in self.entries}
-        shown = {spec.shown for spec in self.drafter.algorithm.tensors.values()}
-        for name, known in self.drafter.facts.items():
-            fact = self.drafter.algorithm.facts[name]
-            if name in slots or name in shown or fact.derive or name in self.drafter.algorithm.dims.values():
-                continue
-            severity = "semantic" if fact.changes_results else "recoverable"
-            self.out.losses.append(
-                Lost(
-                    id=f"no-slot-{name.replace('_', '-')}",
-                    severity=severity,
-                    message=f"{name} = {known.value!r} has no field in layout {self.layout.layout}",
-                    because=fact.about,
-                )
-            )
-        for loss in self.layout.losses:
-            if parse(loss.when).known(self.env):
-                self.out.losses.append(
-                    Lost(
-                        id=loss.id,
-                        severity=loss.severity,
-                        message=loss.because,
-                        because=loss.because,
-                        source=cite(loss.source),
-                    )
-                )
-
 
 def compose(
     registry: Registry,
@@ -306,16 +322,24 @@ def compose(
     layout: Layout,
     request: Request,
     base: Mapping[str, Any] | None = None,
+    *,
+    restoring: Mapping[str, str] | None = None,
+    anew: bool = False,
 ) -> Output:
     """Compose the output of ``drafter`` as ``layout``; nothing is read or written.
 
     Args:
         base: a config of this layout that the drafter once had. Fields that still say the same stay as they are,
             so that the way back gives an equal config; the others are rewritten.
+        restoring: the form of ``base`` is to come back as it was: what it leaves to the tensors is not added, and
+            the tensors get these names again (by canonical name).
+        anew: rewrite every field that the layout knows; of ``base`` only the fields stay that mean nothing here.
     """
     writing = _Writing(registry, drafter, layout, request, base)
+    writing.restoring = restoring is not None
+    writing.earlier_names = restoring or {}
     writing.tensors()
-    writing.config()
+    writing.config(anew=anew and base is not None)
     if base is None:
         writing.out.findings += [
             note(
@@ -328,4 +352,15 @@ def compose(
     return writing.out
 
 
-__all__ = ["ConfigStep", "Context", "Lost", "Output", "compose", "rule_for"]
+def facts_as_written(
+    registry: Registry,
+    drafter: Drafter,
+    layout: Layout,
+    request: Request,
+    base: Mapping[str, Any] | None = None,
+) -> dict[str, Known]:
+    """The drafter's facts as an output of `compose` holds them."""
+    return _Writing(registry, drafter, layout, request, base).out.facts
+
+
+__all__ = ["ConfigStep", "Context", "Lost", "Output", "compose", "facts_as_written", "rule_for"]

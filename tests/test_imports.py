@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-EXAMPLE = ROOT / "tests" / "fixtures" / "speculators-0.9.0-eagle3-2layers"
+EXAMPLE = ROOT / "tests" / "fixtures" / "speculators-0.3.0-eagle3"
 
 # Nothing that moves bytes or reads headers needs these.
-HEAVY = ("torch", "transformers", "huggingface_hub")
+HEAVY = ("torch", "transformers", "huggingface_hub", "numpy", "safetensors")
 # Importing the package costs none of these either: its public names are resolved on first use.
-NOT_AT_IMPORT = (*HEAVY, "numpy", "yaml", "click")
+NOT_AT_IMPORT = (*HEAVY, "yaml", "click", "pydantic", "packaging")
 
 
 @dataclass(frozen=True)
 class Case:
-    """One verb of the public interface. Its code sees ``ckptmorph``, ``source`` and a free path ``output``."""
+    """One verb of the public interface. Its code sees ``source`` and the free paths ``middle`` and ``output``."""
 
     verb: str
     code: str
@@ -32,9 +32,21 @@ VERBS = [
     Case("inspect", "ckptmorph.inspect(source)"),
     Case("plan", "ckptmorph.plan(source, to='sglang@0.5.9')"),
     Case("convert", "ckptmorph.convert(source, output, to='sglang@0.5.9')"),
-    Case("verify", "ckptmorph.verify(source, engine='speculators')"),
+    Case("there-and-back", "ckptmorph.convert(source, middle, to='vllm'); "
+         "ckptmorph.convert(middle, output, to='speculators')"),
+    Case("verify", "ckptmorph.verify(source, engine='sglang')"),
     Case("diff", "ckptmorph.diff(source, source)"),
-]
+    Case("graph", "from ckptmorph.api import graph; graph(source, to='sglang')"),
+    Case("schemas", "from ckptmorph.schemas_api import listing; listing()"),
+]  # fmt: skip
+# The same through the command line, which must add nothing but click.
+COMMANDS = {
+    "inspect": "['inspect', source]",
+    "convert": "['convert', source, output, '--to', 'sglang@0.5.9']",
+    "verify": "['verify', source, '--for', 'vllm']",
+    "diff": "['diff', source, source]",
+    "wrong call": "['inspect', source, '--typo']",
+}
 
 REPORT = "\nimport json as _json, sys as _sys\n_sys.stdout.write('\\n' + _json.dumps(sorted(_sys.modules)))\n"
 
@@ -71,9 +83,21 @@ def test_listing_the_public_names_is_light() -> None:
     assert not modules_after("import ckptmorph; dir(ckptmorph); ckptmorph.__all__") & set(NOT_AT_IMPORT)
 
 
-@pytest.mark.parametrize("case", VERBS, ids=lambda case: case.verb)
-def test_a_verb_that_moves_no_values_is_light(case: Case, tmp_path: Path) -> None:
+@pytest.fixture
+def names(tmp_path: Path) -> str:
+    """Code that imports the package and binds what the cases use."""
     assert EXAMPLE.is_dir(), f"the example checkpoint is missing: {EXAMPLE.relative_to(ROOT)}"
-    names = f"import ckptmorph\nsource, output = {str(EXAMPLE)!r}, {str(tmp_path / 'output')!r}\n"
-    loaded = modules_after(names + case.code)
+    paths = [str(EXAMPLE), str(tmp_path / "middle"), str(tmp_path / "output")]
+    return f"import ckptmorph\nsource, middle, output = {paths!r}\n"
+
+
+@pytest.mark.parametrize("case", VERBS, ids=lambda case: case.verb)
+def test_a_verb_that_moves_no_values_is_light(case: Case, names: str) -> None:
+    assert not modules_after(names + case.code) & {*HEAVY, "click"}
+
+
+@pytest.mark.parametrize("args", COMMANDS.values(), ids=COMMANDS)
+def test_a_command_that_moves_no_values_is_light(args: str, names: str) -> None:
+    loaded = modules_after(f"{names}from ckptmorph.cli import main\nmain({args})")
+    assert "click" in loaded
     assert not loaded & set(HEAVY)

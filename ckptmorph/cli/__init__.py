@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Sequence
+
+from ckptmorph.cli import streams
+
+TYPE_CHECKING = False  # for type checkers it is true; importing typing would take longer than --version
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; see the README for the codes."""
     args = list(sys.argv[1:] if argv is None else argv)
-    if args in (["--version"], ["-V"]):  # answered without loading anything
-        from ckptmorph import __version__
+    try:
+        if args in (["--version"], ["-V"]):  # answered without loading anything
+            from ckptmorph import __version__
 
-        sys.stdout.write(f"ckptmorph {__version__}\n")
-        return 0
-    from ckptmorph.cli.boundary import run
+            return streams.answer(f"ckptmorph {__version__}\n")
+        from ckptmorph.cli.boundary import run
 
-    return run(args)
+        return run(args)
+    except KeyboardInterrupt:  # while loading: nothing has begun
+        return streams.INTERRUPTED
 
 
 def entry() -> None:
     """Console script."""
-    sys.exit(main())
+    streams.occupy_closed_descriptors()
+    code = main()
+    if code == streams.INTERRUPTED:
+        # Nothing is left to do, and a second Ctrl-C must not end in a traceback of the interpreter's own exit.
+        streams.flush_all()
+        os._exit(code)
+    sys.exit(code)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ckptmorph.errors import CkptmorphError
-from ckptmorph.findings import Finding, Severity
+from ckptmorph.cli.streams import colourful
+
+if TYPE_CHECKING:
+    from ckptmorph.errors import CkptmorphError
+    from ckptmorph.findings import Finding
 
 _COLOURS = {"error": "31", "warning": "33", "note": "36", "ok": "32", "fail": "31", "warn": "33"}
 
@@ -17,7 +19,7 @@ _COLOURS = {"error": "31", "warning": "33", "note": "36", "ok": "32", "fail": "3
 def colour(text: str, kind: str, stream: Any = None) -> str:
     """ANSI colour where the stream is a terminal and NO_COLOR is not set."""
     stream = stream or sys.stdout
-    if os.environ.get("NO_COLOR") or not getattr(stream, "isatty", lambda: False)() or kind not in _COLOURS:
+    if kind not in _COLOURS or not colourful(stream):
         return text
     return f"\x1b[{_COLOURS[kind]}m{text}\x1b[0m"
 
@@ -44,7 +46,7 @@ def finding(item: Finding, *, verbose: bool = False, stream: Any = None) -> str:
     kind = item.severity.value
     lines = [f"{colour(f'{kind}[{item.code}]', kind, stream)} {item.message}"]
     details = [("in", item.where), ("help", item.hint), ("next", item.next)]
-    if item.severity is Severity.NOTE and not verbose:
+    if kind == "note" and not verbose:
         details = []
     if verbose:
         details.append(("source", item.source))
@@ -53,8 +55,24 @@ def finding(item: Finding, *, verbose: bool = False, stream: Any = None) -> str:
 
 
 def findings(items: Iterable[Finding], *, verbose: bool = False, stream: Any = None) -> str:
-    """All findings, worst first as given."""
-    return "".join(finding(item, verbose=verbose, stream=stream) for item in items)
+    """All findings, worst first as given. Those that say the same of several places come once, unless ``verbose``."""
+    groups: dict[object, list[Finding]] = {}
+    for item in items:
+        alike = item.where is not None and item.where in item.message and not verbose
+        key = (item.code, item.severity, item.hint, item.next) if alike else id(item)
+        groups.setdefault(key, []).append(item)
+    return "".join(_group(group, verbose=verbose, stream=stream) for group in groups.values())
+
+
+def _group(items: list[Finding], *, verbose: bool, stream: Any) -> str:
+    if len(items) < 3:
+        return "".join(finding(item, verbose=verbose, stream=stream) for item in items)
+    from ckptmorph.matching import fold_names
+
+    others = fold_names(item.where or "" for item in items[1:])
+    shown = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
+    first = finding(items[0], verbose=verbose, stream=stream)
+    return f"{first} also  {len(items) - 1} more: {shown}\n"
 
 
 def render_error(exc: CkptmorphError) -> str:
@@ -74,7 +92,11 @@ def table(rows: Sequence[tuple[str, ...]], *, indent: str = "  ") -> str:
     if not rows:
         return ""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
-    width = shutil.get_terminal_size((160, 24)).columns if sys.stdout.isatty() else 10_000
+    width = (
+        shutil.get_terminal_size((160, 24)).columns
+        if sys.stdout is not None and sys.stdout.isatty()
+        else 10_000
+    )
     out = []
     for row in rows:
         cells = [cell.ljust(w) for cell, w in zip(row, widths, strict=False)]

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptmorph.cli.render import colour, findings, show, size, table
 from ckptmorph.matching import fold_names
-from ckptmorph.plans import Plan, Report
 
 if TYPE_CHECKING:
     from ckptmorph.compare import Difference
-    from ckptmorph.results import GraphView, Inspection, Verification
+    from ckptmorph.plans import Plan, Report
+    from ckptmorph.results import GraphView, Inspection, Restored, Verification
     from ckptmorph.schemas_api import SchemaChecked, SchemaList, SchemaShown
-
-SMALL = 64 << 20
 
 
 def inspection(view: Inspection, *, verbose: bool) -> str:
@@ -102,9 +96,9 @@ def report(view: Report, *, verbose: bool) -> str:
         f"  lost     {loss.id}: {loss.message}\n" for loss in view.losses if loss.severity != "recoverable"
     ]
     out.append(_findings(view, verbose))
-    verdict = view.prediction.verdict if view.prediction else "ok"
-    word = {"ok": "checked: everything loads", "warn": "checked: loads, with the warnings above"}.get(
-        verdict, "checked"
+    words = {"ok": "checked: everything loads", "warn": "checked: loads, with the warnings above"}
+    word = (
+        words.get(view.prediction.verdict, "checked") if view.prediction else "checked: reads back as planned"
     )
     written = size(view.bytes.copied + view.bytes.computed)
     out.append(f"{colour('done', 'ok')} {view.output} ({written} in {view.seconds:.2f} s); {word}\n")
@@ -158,6 +152,11 @@ def difference(view: Difference, *, verbose: bool) -> str:
     return "".join(out) + findings(view.findings, verbose=verbose)
 
 
+def restored(view: Restored, *, verbose: bool) -> str:
+    """`restore`."""
+    return f"restored {view.path}\n"
+
+
 def graph(view: GraphView, *, verbose: bool) -> str:
     """`graph`."""
     if view.goal is None:
@@ -183,31 +182,18 @@ def graph(view: GraphView, *, verbose: bool) -> str:
     return "".join(out)
 
 
-def schema_list(view: SchemaList) -> str:
+def schema_list(view: SchemaList, *, verbose: bool) -> str:
     """`schemas list`."""
     return table([(r.algorithm, r.kind, r.name, r.releases or "-", r.file) for r in view.schemas], indent="")
 
 
-def schema_show(view: SchemaShown) -> str:
+def schema_show(view: SchemaShown, *, verbose: bool) -> str:
     """`schemas show`."""
     return "".join(f"# {name}\n{text}\n" for name, text in view.files.items())
 
 
-def schema_check(view: SchemaChecked) -> str:
+def schema_check(view: SchemaChecked, *, verbose: bool) -> str:
     """`schemas check`."""
     if not view.findings:
         return f"{colour('ok', 'ok')} {view.file}: a {view.kind} schema\n"
-    return findings(view.findings)
-
-
-@contextmanager
-def progress(drafter: Path, *, quiet: bool) -> Iterator[Callable[[int], None] | None]:
-    """A progress bar on stderr for long copies on a terminal; nothing otherwise."""
-    total = sum(f.stat().st_size for f in drafter.glob("*.safetensors")) if drafter.is_dir() else 0
-    if quiet or total < SMALL or not sys.stderr.isatty():
-        yield None
-        return
-    import click
-
-    with click.progressbar(length=total, label="copying", file=sys.stderr) as bar:
-        yield bar.update
+    return findings(view.findings, verbose=verbose)

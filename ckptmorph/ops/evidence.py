@@ -11,6 +11,7 @@ from ckptmorph.findings import Finding, Value, error, note, warning
 from ckptmorph.ops.integers import EXACT_LIMIT, rounded, trustworthy
 
 Form = Literal["offset", "absolute"]
+AGAIN = "export the map and the mask again, as I64 and BOOL, from what the drafter was trained with"
 
 
 class Reading(Value):
@@ -101,7 +102,16 @@ def size_faults(draft: int, target: int, map_name: str) -> list[Finding]:
     if draft <= target:
         return []
     said = f"the draft vocabulary ({draft}) is larger than the target vocabulary ({target})"
-    return [error("draft-vocabulary-too-large", said, where=map_name, expected=f"<= {target}", got=draft)]
+    return [
+        error(
+            "draft-vocabulary-too-large",
+            said,
+            where=map_name,
+            expected=f"<= {target}",
+            got=draft,
+            next="check vocab_size and draft_vocab_size in the config, and the rows of the head",
+        )
+    ]
 
 
 def mask_faults(
@@ -111,10 +121,10 @@ def mask_faults(
     faults = []
     if mask is not None and length is not None and length != target:
         said = f"the target-to-draft mask {name} has {length} entries; the target vocabulary has {target}"
-        faults.append(error("t2d-length", said, where=name, expected=target, got=length))
+        faults.append(error("t2d-length", said, where=name, expected=target, got=length, next=AGAIN))
     if mask is not None and len(mask) != draft:
         said = f"the target-to-draft mask {name} selects {len(mask)} target ids; the draft vocabulary has {draft}"
-        faults.append(error("t2d-count", said, where=name, expected=draft, got=len(mask)))
+        faults.append(error("t2d-count", said, where=name, expected=draft, got=len(mask), next=AGAIN))
     return faults
 
 
@@ -123,7 +133,7 @@ def length_fault(case: Case, length: int) -> Finding:
     said = (
         f"the draft-to-target map {case.map_name} has {length} entries; the draft vocabulary has {case.draft}"
     )
-    return error("d2t-length", said, where=case.map_name, expected=case.draft, got=length)
+    return error("d2t-length", said, where=case.map_name, expected=case.draft, got=length, next=AGAIN)
 
 
 def trusted(
@@ -146,7 +156,7 @@ def trusted(
     if meant is None:
         seen = f"{case.mask_name} does not round to these numbers"
         hint = f"a mask {case.mask_name} would help" if case.mask is None else seen
-        return None, [error("d2t-not-exact", said, hint=hint, **more)]
+        return None, [error("d2t-not-exact", said, hint=hint, next=AGAIN, **more)]
     said += f"; {case.mask_name} rounds to the same numbers, so the map is rebuilt from it"
     return meant, [warning("d2t-rounded", said, **more)]
 

@@ -36,7 +36,14 @@ class NonIntegral(Value):
     def finding(self, name: str = "d2t") -> Finding:
         """The error to report for the tensor ``name``."""
         message = f"{name} is not integral: entry {self.index} of the {self.dtype} tensor is {self.value!r}"
-        return error("d2t-not-integral", message, where=name, expected="whole numbers", got=repr(self.value))
+        return error(
+            "d2t-not-integral",
+            message,
+            where=name,
+            expected="whole numbers",
+            got=repr(self.value),
+            next="export the map again as I64, from what the drafter was trained with",
+        )
 
 
 def decode_integers(data: bytes, dtype: str) -> list[int] | NonIntegral:

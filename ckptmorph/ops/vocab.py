@@ -11,7 +11,17 @@ from collections.abc import Sequence
 from typing import Literal
 
 from ckptmorph.findings import Finding, Value, error, errors_in, note, warning
-from ckptmorph.ops.evidence import Case, Form, Reading, length_fault, mask_faults, read, size_faults, trusted
+from ckptmorph.ops.evidence import (
+    AGAIN,
+    Case,
+    Form,
+    Reading,
+    length_fault,
+    mask_faults,
+    read,
+    size_faults,
+    trusted,
+)
 from ckptmorph.ops.integers import NonIntegral, decode_integers, decode_mask
 
 __all__ = ["NonIntegral", "Reading", "Verdict", "decode_integers", "decode_mask", "judge"]
@@ -117,6 +127,8 @@ def _no_map(case: Case) -> Finding:
         f"and neither {case.map_name} nor {case.mask_name} says which",
         where=case.map_name,
         hint="the export may have kept floating-point tensors only, or the map lies in a file of its own",
+        next=f"put {case.map_name} (I64, target id = draft id + {case.map_name}[draft id]) into the weights, "
+        f"from what the drafter was trained with",
     )
 
 
@@ -179,7 +191,7 @@ def _invalid(case: Case, first: Reading, readings: tuple[Reading, ...]) -> Findi
         expected=f"target ids in 0..{case.target - 1}, each at most once",
         got=first.reason,
         hint=unsure if open_to else None,
-        next=f"--set d2t_form={open_to[0]}, if that is what it holds" if open_to else None,
+        next=f"--set d2t_form={open_to[0]}, if that is what it holds" if open_to else AGAIN,
     )
 
 
@@ -191,6 +203,7 @@ def _contradiction(case: Case, first: Reading, readings: tuple[Reading, ...]) ->
         where=case.map_name,
         expected=f"the {case.draft} target ids that {case.mask_name} selects",
         got=first.reason,
+        next=AGAIN,
     )
 
 
@@ -211,6 +224,7 @@ def _reordered(case: Case, readings: tuple[Reading, ...]) -> Finding:
         f"{_both(readings)}",
         where=case.map_name,
         expected="the identity: zeros as offsets, or 0, 1, 2, ... as absolute ids",
+        next=AGAIN,
     )
 
 

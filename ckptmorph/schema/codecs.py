@@ -22,6 +22,9 @@ from ckptmorph.schema.engines import Capture, CaptureRule, Case
 from ckptmorph.schema.models import Cite
 from ckptmorph.schema.paths import ABSENT, get_path
 
+#: A config that speaks of more layers is wrong, and lists of that length would take all memory.
+MAX_LAYERS = 10_000
+
 
 class CodecFault(Exception):
     """A config value that cannot be read, or a fact that cannot be written here."""
@@ -197,6 +200,8 @@ def _read_windows(config: Any, path: str, args: Args, ctx: Context) -> Any:
     layers = ctx.dims.get("num_hidden_layers")
     if layers is None:
         return ABSENT
+    if layers > MAX_LAYERS:
+        raise CodecFault(f"num_hidden_layers is {layers}; no drafter has that many layers")
     types = get_path(config, _join(path, "layer_types"))
     window = get_path(config, _join(path, "sliding_window")) or None
     use = get_path(config, _join(path, "use_sliding_window"))
@@ -267,23 +272,24 @@ def _rules(args: Args, ctx: Context) -> tuple[Capture, list[CaptureRule]]:
         return Capture(at=[], order=args.get("order", "ascending"), rules=[rule]), [rule]
     capture = ctx.captures[args["engine"]]
     releases = ctx.releases.get(args["engine"]) or (None,)
+    rules = [rule_for(capture, ctx.target_class, release) for release in releases]
     found: list[CaptureRule] = []
-    for release in releases:
-        rule_here = rule_for(capture, ctx.target_class, release)
-        if rule_here is None:
-            raise CodecFault(
-                _no_rule(args["engine"], capture, ctx, release), code="target-needed", next=_TARGET
-            )
-        if rule_here not in found:
-            found.append(rule_here)
+    for one in rules:
+        if one is not None and one not in found:
+            found.append(one)
+    # A release that does not know the class is none that the drafter was made for. Without a class none is sure.
+    if not found or (ctx.target_class is None and None in rules):
+        raise CodecFault(_no_rule(args["engine"], capture, ctx, releases), code="target-needed", next=_TARGET)
     return capture, found
 
 
 _TARGET = "--target DIR_OR_CONFIG, or --target-arch CLASS"
+_ELSEWHERE = "another release or engine: ckptmorph graph DRAFTER --to NAME[@RELEASE] tells which is open"
 
 
-def _no_rule(engine: str, capture: Capture, ctx: Context, release: str | None) -> str:
-    at = f"{engine} {release or ''}".strip()
+def _no_rule(engine: str, capture: Capture, ctx: Context, releases: tuple[str | None, ...]) -> str:
+    release = releases[-1]
+    at = f"{engine} {release}" if len(releases) == 1 and release else engine
     if ctx.target_class is None:
         return f"what the auxiliary layer ids mean to {at} depends on the target's class, which is not known"
     classes = ", ".join(known_classes(capture, release))
@@ -299,7 +305,7 @@ def _read_states(config: Any, path: str, args: Args, ctx: Context) -> Any:
     if (
         not isinstance(ids, list)
         or not ids
-        or not all(isinstance(i, int) and not isinstance(i, bool) for i in ids)
+        or not all(isinstance(i, int) and not isinstance(i, bool) and abs(i) <= MAX_LAYERS for i in ids)
     ):
         raise CodecFault(f"{path} is {ids!r}, not a list of layer ids")
     capture, rules = _rules(args, ctx)
@@ -337,7 +343,9 @@ def _write_states(value: Any, path: str, args: Args, ctx: Context) -> dict[str, 
     try:
         return {path: ids_for(capture, rules[-1], value, ctx.n)}
     except CannotCapture as exc:
-        raise CodecFault(f"states {value} cannot be written: {exc}", code="states-not-capturable") from None
+        raise CodecFault(
+            f"states {value} cannot be written: {exc}", code="states-not-capturable", next=_ELSEWHERE
+        ) from None
     except NeedsTarget as exc:
         raise CodecFault(
             f"states {value} cannot be written: {exc}", code="target-needed", next="--target DIR_OR_CONFIG"

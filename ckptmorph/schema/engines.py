@@ -47,7 +47,7 @@ class Policy(Model):
 class Provided(Model):
     """A parameter that the engine may take from the target model."""
 
-    tensor: NameText
+    tensor: NameText = Field(description="canonical tensor of the parameter")
     when: ExprText | None = Field(None, description="only when this holds")
     if_present: Literal["kept", "replaced"] = Field(description="what happens to the file's own tensor")
     if_absent: Literal["target", "random"] = Field(description="where the parameter comes from")
@@ -62,7 +62,7 @@ class Case(Model):
     when: ExprText | None = Field(
         None, description="condition on the whole list 'ids'; the first case that holds counts"
     )
-    h: ExprText
+    h: ExprText = Field(description="the state of one 'id'")
 
 
 class CaptureRule(Model):
@@ -71,7 +71,7 @@ class CaptureRule(Model):
     classes: list[str] | Literal["any"] = Field(description="target classes, or any")
     versions: VersionSpec | None = None
     cases: list[Case] = Field(description="how an id becomes a state")
-    lowest: ExprText = "0"
+    lowest: ExprText = Field("0", description="lowest state captured")
     highest: ExprText = Field("n - 1", description="highest state captured; n is the target's layer count")
     default: ExprText | None = Field(None, description="states captured when the config names none")
     outside: str = Field("never captured", description="what happens to a state outside the range")
@@ -141,8 +141,8 @@ class Scan(Model):
 class Elsewhere(Model):
     """Something the source mentions that the contract leaves out on purpose."""
 
-    name: str
-    because: str
+    name: str = Field(description="text constant that names it")
+    because: Reason
 
 
 class Engine(Model):

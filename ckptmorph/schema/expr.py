@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 MAX_LENGTH = 400
 MAX_NUMBER = 1 << 62
+MAX_LIST = 100_000
 
 Env = Mapping[str, Any]
 
@@ -26,16 +29,30 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "max": max,
     "sorted": lambda xs: sorted(xs),
     "abs": abs,
-    "range": lambda *a: list(range(*a)) if all(abs(x) <= 100_000 for x in a) else _fail("range is too long"),
+    "range": lambda *a: list(range(*a)) if all(abs(x) <= MAX_LIST for x in a) else _fail("range is too long"),
     "same": lambda xs: all(x == xs[0] for x in xs),
     "unique": lambda xs: len(set(xs)) == len(xs),
 }
+
+
+def _times(a: Any, b: Any) -> Any:
+    """A product of numbers, or a list repeated. Python would also repeat texts, and lists without end."""
+    for items, count in ((a, b), (b, a)):
+        if isinstance(items, list):
+            return items * count if len(items) * max(count, 1) <= MAX_LIST else _fail("a list grew too long")
+    return _number(a) * _number(b)
+
+
+def _number(value: Any) -> Any:
+    return value if isinstance(value, (int, float)) else _fail(f"{value!r} is not a number")
+
+
 _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
+    ast.Mult: _times,
     ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
+    ast.Mod: lambda a, b: _number(a) % _number(b),  # Python's % would also format texts
 }
 _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.Eq: operator.eq,
@@ -76,11 +93,16 @@ class Expr:
 
     def value(self, env: Env) -> Any:
         """Evaluate against ``env``. Raises `Unknown` for a missing name, `ExprError` for a type or size fault."""
-        try:
+        with self._faults():
             return _value(self.node, env)
-        except (TypeError, ZeroDivisionError, IndexError, ValueError) as exc:
-            if isinstance(exc, ExprError):
-                raise
+
+    @contextmanager
+    def _faults(self) -> Iterator[None]:
+        try:
+            yield
+        except (Unknown, ExprError):
+            raise
+        except (TypeError, ArithmeticError, LookupError, ValueError, RecursionError) as exc:
             raise ExprError(f"{self.text}: {exc}") from None
 
     def truth(self, env: Env) -> bool:
@@ -88,10 +110,10 @@ class Expr:
         return bool(self.value(env))
 
     def known(self, env: Env) -> Any | None:
-        """The value, or None when a name is unknown."""
+        """The value, or None when a name is unknown, or when what a config says cannot be computed with."""
         try:
             return self.value(env)
-        except Unknown:
+        except (Unknown, ExprError):
             return None
 
     def solve(self, value: int, env: Env) -> tuple[str, int] | None:
@@ -100,7 +122,8 @@ class Expr:
         Returns (name, number), or None when there is no unknown, more than one, or it cannot be isolated.
         Raises `ExprError` when there is exactly one unknown but no whole number fits.
         """
-        return _solve(self.node, value, env, self.text)
+        with self._faults():
+            return _solve(self.node, value, env, self.text)
 
 
 @lru_cache(maxsize=4096)
@@ -108,12 +131,16 @@ def parse(text: str) -> Expr:
     """Parse an expression, or raise `ExprError`."""
     if len(text) > MAX_LENGTH:
         raise ExprError(f"longer than {MAX_LENGTH} characters")
+    names: set[str] = set()
     try:
-        node = ast.parse(text.strip(), mode="eval").body
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # what Python only warns about is no expression either
+            node = ast.parse(text.strip(), mode="eval").body
+        _check(node, names)
+    except ExprError:
+        raise
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise ExprError(f"{text!r} is not an expression") from None
-    names: set[str] = set()
-    _check(node, names)
     return Expr(text, node, frozenset(names))
 
 
@@ -168,7 +195,7 @@ def _value(node: ast.expr, env: Env) -> Any:
     if name is not None:
         return _lookup(name, env)
     if isinstance(node, ast.Constant):
-        return node.value
+        return _bounded(node.value)
     if isinstance(node, ast.BinOp):
         return _bounded(_BINARY[type(node.op)](_value(node.left, env), _value(node.right, env)))
     if isinstance(node, ast.UnaryOp):
@@ -199,6 +226,8 @@ def _lookup(name: str, env: Env) -> Any:
 def _bounded(value: Any) -> Any:
     if isinstance(value, int) and abs(value) > MAX_NUMBER:
         raise ExprError("a number grew too large")
+    if isinstance(value, list) and len(value) > MAX_LIST:
+        raise ExprError("a list grew too long")
     return value
 
 

@@ -43,67 +43,78 @@ VersionSpec = Annotated[
 class Model(BaseModel):
     """Frozen, and strict about unknown keys: a typo in a schema is an error, not a silent default."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class Cite(Model):
     """Where a claim about somebody's code was read."""
 
-    repo: str
-    path: str
-    release: str
+    repo: str = Field(description="OWNER/NAME of the repository")
+    path: str = Field(description="file in it, with lines or a remark")
+    release: str = Field(description="release that was read")
 
     def __str__(self) -> str:
         return f"{self.repo} {self.path} ({self.release})"
 
 
+Sources = Annotated[Cite | list[Cite], Field(description="where that was read")]
+Reason = Annotated[str, Field(description="why, in words; shown to the user")]
+
+
 class Tensor(Model):
     """One canonical tensor (or a family of them, with indices)."""
 
-    shape: list[int | ExprText]
+    shape: list[int | ExprText] = Field(description="sizes; numbers or expressions over dims and indices")
     dtype: str = Field("float", description="'float' for any float type, or an exact safetensors dtype")
     where: ExprText | None = Field(None, description="condition on the indices")
     when: ExprText | None = Field(None, description="exists only when this holds (dims and facts)")
     shown: str | None = Field(None, description="boolean fact that is true exactly when this tensor exists")
-    kind: Literal["weight", "vocab_map", "vocab_mask"] = "weight"
+    kind: Literal["weight", "vocab_map", "vocab_mask"] = Field(
+        "weight", description="vocabulary maps and masks are read by their evidence"
+    )
     derive: str | None = Field(None, description="canonical tensor it can be computed from when absent")
+    idle_if_zero: bool = Field(False, description="all zeros are the same as no tensor (a bias)")
 
 
 class Fact(Model):
     """One normalised property of a drafter."""
 
-    type: Literal["bool", "int", "float", "str", "states", "list", "dtype", "any"]
-    about: str
+    type: Literal["bool", "int", "float", "str", "states", "list", "dtype", "any"] = Field(
+        description="type of the value"
+    )
+    about: str = Field(description="what it means, in words")
     changes_results: bool = Field(False, description="a wrong value makes the drafter compute something else")
     required: bool = Field(False, description="must be stated, given by the user, or a documented default")
     derive: ExprText | None = Field(None, description="computed from tensors; outranks the config")
     blocks_of: list[NameText] = Field(default_factory=list, description="tensors made of one block per state")
     counted_by: str | None = Field(None, description="for states: the fact that is their number")
     of_target: str | None = Field(None, description="field of the target model that this must equal")
-    choices: list[Any] = Field(default_factory=list)
+    choices: list[Any] = Field(default_factory=list, description="the only values there are")
     ask: str | None = Field(None, description="how the user answers when it is missing")
 
 
 class Use(Model):
     """Take a named fragment of config fields, under a prefix."""
 
-    use: str
-    under: str = ""
+    use: str = Field(description="name of the fragment")
+    under: str = Field("", description="dotted prefix for all its paths")
 
 
 class Entry(Model):
     """One line between config fields and facts, read in both directions."""
 
-    fact: str | None = None
+    fact: str | None = Field(None, description="the fact this line reads and writes")
     at: str | list[str] | None = Field(None, description="dotted path; of several the first is written")
     pick: Literal["agree", "first", "any"] = Field(
         "agree", description="of several paths: must agree, first, any true"
     )
-    also_write: list[str] = Field(default_factory=list)
-    codec: str = "plain"
-    args: dict[str, Any] = Field(default_factory=dict)
+    also_write: list[str] = Field(
+        default_factory=list, description="further paths that are written with the same value"
+    )
+    codec: str = Field("plain", description="how the value is spelt")
+    args: dict[str, Any] = Field(default_factory=dict, description="arguments of the codec")
     default: Any = Field(None, description="value when the field is absent; '=expr' is computed")
-    because: str | None = None
+    because: str | None = Field(None, description="why a default or a fixed value is right")
     assumable: ExprText | None = Field(
         None, description="value that --assume-default may put in; never silent"
     )
@@ -111,17 +122,20 @@ class Entry(Model):
         None, description="this reader or writer always means this value, whatever the file says"
     )
     set: str | None = Field(None, description="dotted path of a constant to write")
-    value: Any = None
-    write: bool = True
-    null_means_absent: bool = True
+    value: Any = Field(None, description="the constant to write")
+    overrules: bool = Field(False, description="the constant replaces another value that stands there")
+    write: bool = Field(True, description="false: this line is only read")
+    null_means_absent: bool = Field(True, description="false: an explicit null is a value")
     required: bool = Field(False, description="writing needs it / this reader fails without it")
     when: ExprText | None = Field(None, description="write only when this holds")
     read_when: ExprText | None = Field(None, description="read only when this holds (facts read before)")
     versions: VersionSpec | None = None
     code: str | None = Field(None, description="finding code when a fixed value contradicts the drafter")
-    severity: Literal["error", "warning"] = "error"
+    severity: Literal["error", "warning"] = Field(
+        "error", description="of the finding of a fixed value or an absent field"
+    )
     acceptable: bool = Field(False, description="the contradiction is a loss that --accept CODE may accept")
-    source: Cite | list[Cite] | None = None
+    source: Sources | None = None
 
     @model_validator(mode="after")
     def _whole(self) -> Entry:
@@ -158,10 +172,14 @@ Line = Annotated[Annotated[Entry, Tag("entry")] | Annotated[Use, Tag("use")], Di
 class Name(Model):
     """How canonical tensors are called (and formed) here. The first line that covers a tensor counts."""
 
-    tensor: NameText | None = None
+    tensor: NameText | None = Field(
+        None, description="a canonical tensor; the first line that covers it counts"
+    )
     tensors: list[NameText] = Field(default_factory=list, description="several canonical tensors in one")
-    name: NameText | None = None
-    also_read: list[NameText] = Field(default_factory=list)
+    name: NameText | None = Field(None, description="what it is called here")
+    also_read: list[NameText] = Field(
+        default_factory=list, description="further names that are read, never written"
+    )
     where: ExprText | None = Field(None, description="condition on the indices")
     when: ExprText | None = Field(None, description="condition on dims and facts, for writing")
     concat: int | None = Field(None, description="dimension along which 'tensors' are joined")
@@ -173,8 +191,8 @@ class Name(Model):
     absent: bool = Field(False, description="this layout never holds the tensor")
     optional: bool = Field(False, description="written when there is one, not asked for")
     versions: VersionSpec | None = None
-    because: str | None = None
-    source: Cite | list[Cite] | None = None
+    because: str | None = Field(None, description="why this line is here")
+    source: Sources | None = None
 
     @model_validator(mode="after")
     def _whole(self) -> Name:
@@ -191,12 +209,12 @@ class Clue(Model):
     """Evidence for a layout. ``must`` clues decide, the others score."""
 
     config: str | None = Field(None, description="dotted path that is present")
-    equals: Any = None
-    one_of: list[Any] = Field(default_factory=list)
-    absent: bool = False
+    equals: Any = Field(None, description="value the path must have")
+    one_of: list[Any] = Field(default_factory=list, description="values the path may have")
+    absent: bool = Field(False, description="holds when there is no such field or tensor")
     tensor: NameText | None = Field(None, description="a tensor of this name is in the file")
-    weight: int = 1
-    must: bool = False
+    weight: int = Field(1, description="points when it holds")
+    must: bool = Field(False, description="without it, it is not this layout (or form)")
 
     @model_validator(mode="after")
     def _whole(self) -> Clue:
@@ -208,80 +226,82 @@ class Clue(Model):
 class Ignored(Model):
     """A tensor or config key that is left out on purpose."""
 
-    name: NameText
-    because: str
-    source: Cite | list[Cite] | None = None
+    name: NameText = Field(description="name or path; a template")
+    because: str = Field(description="why it may be left out")
+    source: Sources | None = None
 
 
 class Loss(Model):
     """Something this layout cannot hold."""
 
-    id: str
-    severity: Literal["recoverable", "lossy", "semantic"]
-    when: ExprText
-    because: str
-    source: Cite | list[Cite] | None = None
+    id: str = Field(description="what --accept names")
+    severity: Literal["recoverable", "lossy", "semantic"] = Field(description="what becomes of it")
+    when: ExprText = Field(description="drafters that lose it")
+    because: str = Field(description="why it cannot be held")
+    source: Sources | None = None
 
 
 class Writer(Model):
     """The library that writes a layout."""
 
-    library: str
+    library: str = Field(description="name of the library")
     versions: VersionSpec
 
 
 class Layout(Model):
     """One way of writing a drafter to disk."""
 
-    schema_version: Literal[1]
-    layout: str
-    algorithm: str
-    about: str
-    written_by: Writer
-    source: Cite | list[Cite]
-    detect: list[Clue]
+    schema_version: Literal[1] = Field(description="version of this language")
+    layout: str = Field(description="name of the layout")
+    algorithm: str = Field(description="the hub it belongs to")
+    about: str = Field(description="what it is, in words")
+    written_by: Writer = Field(description="the library that writes it")
+    source: Sources = Field(description="where the layout was read")
+    detect: list[Clue] = Field(description="clues to recognise it by")
     version_at: str | None = Field(None, description="config path of the release that wrote the file")
     prefixes: list[str] = Field(default_factory=list, description="prefixes that all names may share")
-    names: list[Name]
-    config: list[Line]
-    ignored_tensors: list[Ignored] = Field(default_factory=list)
-    ignored_config: list[Ignored] = Field(default_factory=list)
-    losses: list[Loss] = Field(default_factory=list)
+    names: list[Name] = Field(description="tensors")
+    config: list[Line] = Field(description="config fields")
+    ignored_tensors: list[Ignored] = Field(default_factory=list, description="tensors left out on purpose")
+    ignored_config: list[Ignored] = Field(default_factory=list, description="fields left out on purpose")
+    losses: list[Loss] = Field(default_factory=list, description="what it cannot hold")
 
 
 class Check(Model):
-    """A condition on what the engine will do; false (or unknown, if ``strict``) gives the finding."""
+    """A condition; when it is false, it gives the finding. What cannot be computed says nothing."""
 
-    code: str
-    require: ExprText
-    severity: Literal["error", "warning", "note"] = "error"
-    message: str
-    where: str | None = None
-    next: str | None = None
+    code: str = Field(description="code of the finding")
+    require: ExprText = Field(description="what must hold")
+    severity: Literal["error", "warning", "note"] = Field("error", description="severity of the finding")
+    message: str = Field(description="the finding in words")
+    where: str | None = Field(None, description="tensor or field it is about")
+    next: str | None = Field(None, description="what the user can do")
     versions: VersionSpec | None = None
-    because: str
-    source: Cite | list[Cite]
+    because: str = Field(description="how the rule came about")
+    source: Sources
 
 
 class Index(Model):
     """An index of canonical names, and the dimension that bounds it."""
 
-    count: str
+    count: str = Field(description="symbol of the dimension that bounds it")
     from_names: bool = Field(False, description="the tensors in the file decide how many there are")
 
 
 class Algorithm(Model):
     """The hub of one algorithm: finest tensors and normalised facts."""
 
-    schema_version: Literal[1]
-    algorithm: str
-    about: str
+    schema_version: Literal[1] = Field(description="version of this language")
+    algorithm: str = Field(description="name of the algorithm")
+    about: str = Field(description="what its drafters compute, in words")
     dims: dict[str, str] = Field(description="symbol in expressions -> fact")
-    index: dict[str, Index]
-    tensors: dict[NameText, Tensor]
-    facts: dict[str, Fact]
+    index: dict[str, Index] = Field(description="indices in canonical names")
+    tensors: dict[NameText, Tensor] = Field(description="canonical name to tensor")
+    facts: dict[str, Fact] = Field(description="name to fact")
     identity: list[str] = Field(description="tensors without which it is not a drafter of this algorithm")
-    checks: list[Check] = Field(default_factory=list)
+    checks: list[Check] = Field(
+        default_factory=list, description="conditions on every drafter of this algorithm"
+    )
 
     @property
     def states(self) -> str | None:
@@ -296,26 +316,26 @@ class Algorithm(Model):
 class Fragment(Model):
     """Named config lines for use in several files."""
 
-    schema_version: Literal[1]
-    fragment: str
-    about: str
-    config: list[Entry]
+    schema_version: Literal[1] = Field(description="version of this language")
+    fragment: str = Field(description="name of the fragment")
+    about: str = Field(description="what it is, in words")
+    config: list[Entry] = Field(description="its config lines")
 
 
 class TargetReading(Model):
     """How facts of a target model are read from its config.json."""
 
-    schema_version: Literal[1]
-    target: str
-    about: str
+    schema_version: Literal[1] = Field(description="version of this language")
+    target: str = Field(description="name of this reading")
+    about: str = Field(description="what it is, in words")
     nested: list[str] = Field(description="objects that may hold the language model's config")
-    fields: dict[str, list[str]]
+    fields: dict[str, list[str]] = Field(description="our name to the spellings of a field")
 
 
 class Wrappers(Model):
     """Name prefixes that training wrappers add around a whole model."""
 
-    schema_version: Literal[1]
-    wrappers: list[str]
-    about: str
-    source: Cite | list[Cite]
+    schema_version: Literal[1] = Field(description="version of this language")
+    wrappers: list[str] = Field(description="the prefixes")
+    about: str = Field(description="who adds them")
+    source: Sources = Field(description="where that was read")

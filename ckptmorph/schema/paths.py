@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 ABSENT: Any = type("Absent", (), {"__repr__": lambda self: "ABSENT", "__bool__": lambda self: False})()
@@ -28,12 +29,12 @@ def set_path(config: dict[str, Any], path: str, value: Any) -> None:
     """
     steps = path.split(".")
     here: Any = config
-    for step in steps[:-1]:
+    for step, following in pairwise(steps):
         if isinstance(here, list):
             here = here[int(step)] if step.isdigit() and int(step) < len(here) else _missing(path)
         elif isinstance(here, dict):
             if not isinstance(here.get(step), (dict, list)):
-                here[step] = {}
+                here[step] = {} if not following.isdigit() else _missing(path)
             here = here[step]
         else:
             _missing(path)
@@ -44,6 +45,14 @@ def set_path(config: dict[str, Any], path: str, value: Any) -> None:
         here[int(last)] = value
     else:
         here[last] = value
+
+
+def remove_path(config: dict[str, Any], path: str) -> None:
+    """Take out the object member at ``path``, if there is one."""
+    way, _, last = path.rpartition(".")
+    here = get_path(config, way)
+    if isinstance(here, dict):
+        here.pop(last, None)
 
 
 def _missing(path: str) -> Any:

@@ -7,6 +7,7 @@ We compose nodes with PyYAML and build the data ourselves, because its construct
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,14 +19,20 @@ _INT = re.compile(r"[-+]?[0-9]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _WORDS: dict[str, Any] = {"true": True, "false": False, "null": None, "~": None, "": None}
 MAX_DEPTH = 40
+MAX_LENGTH = 4 << 20
+MAX_DIGITS = 18
 
 
 @dataclass
 class Positions:
-    """Where each value of a YAML file stands: path of keys to (line, column), both from 1."""
+    """Where each value of a YAML file stands: path of keys to (line, column), both from 1.
+
+    ``texts`` tells where each key or scalar stands first, by its text.
+    """
 
     file: str
     marks: dict[Key, tuple[int, int]] = field(default_factory=dict)
+    texts: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def at(self, path: Key) -> str:
         """``file:line:column`` of the value at ``path``, or of its nearest parent that has a position."""
@@ -34,6 +41,11 @@ class Positions:
             if mark:
                 return f"{self.file}:{mark[0]}:{mark[1]}"
         return self.file
+
+    def find(self, text: str) -> str:
+        """``file:line:column`` of the first key or scalar that is ``text``, or only the file."""
+        mark = self.texts.get(text)
+        return f"{self.file}:{mark[0]}:{mark[1]}" if mark else self.file
 
 
 def load_yaml(text: str, file: str) -> tuple[Any, Positions]:
@@ -44,9 +56,17 @@ def load_yaml(text: str, file: str) -> tuple[Any, Positions]:
     """
     import yaml
 
+    if len(text) > MAX_LENGTH:
+        raise SchemaError(
+            f"longer than {MAX_LENGTH} characters; no schema is that long", code="bad-yaml", where=file
+        )
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
+        if "&" in text or "!" in text:  # an alias without an anchor is an error of its own
+            _refuse_odd(yaml.parse(text, Loader=loader), file)
         node = yaml.compose(text, Loader=loader)
+    except RecursionError:
+        raise SchemaError("nested too deeply", code="bad-yaml", where=file) from None
     except yaml.MarkedYAMLError as exc:
         mark = exc.problem_mark or exc.context_mark
         where = f"{file}:{mark.line + 1}:{mark.column + 1}" if mark else file
@@ -56,9 +76,21 @@ def load_yaml(text: str, file: str) -> tuple[Any, Positions]:
     positions = Positions(file)
     if node is None:
         raise SchemaError("the file is empty", code="bad-yaml", where=file)
-    if re.search(r"(?m)^[^#\"']*[:\-\[,{]\s+[&*][A-Za-z]", text):
-        raise SchemaError("anchors and aliases are not part of the language", code="bad-yaml", where=file)
     return _build(node, (), positions, 0), positions
+
+
+def _refuse_odd(events: Iterable[Any], file: str) -> None:
+    """Anchors and tags leave no trace in the nodes, so we look for them in the events."""
+    for event in events:
+        odd = getattr(event, "anchor", None) or getattr(event, "tag", None)
+        if odd is not None:
+            kind = "anchors and aliases are" if event.anchor else f"tag {odd} is"
+            mark = event.start_mark
+            raise SchemaError(
+                f"{kind} not part of the language",
+                code="bad-yaml",
+                where=f"{file}:{mark.line + 1}:{mark.column + 1}",
+            )
 
 
 def _build(node: Any, path: Key, positions: Positions, depth: int) -> Any:
@@ -67,10 +99,9 @@ def _build(node: Any, path: Key, positions: Positions, depth: int) -> Any:
     where = f"{positions.file}:{line}:{column}"
     if depth > MAX_DEPTH:
         raise SchemaError("nested too deeply", code="bad-yaml", where=where)
-    if not node.tag.startswith("tag:yaml.org,2002:"):
-        raise SchemaError(f"tag {node.tag} is not part of the language", code="bad-yaml", where=where)
     if node.id == "scalar":
-        return _scalar(node)
+        positions.texts.setdefault(node.value, (line, column))
+        return _scalar(node, where)
     if node.id == "sequence":
         return [_build(item, (*path, i), positions, depth + 1) for i, item in enumerate(node.value)]
     return _mapping(node, path, positions, depth)
@@ -83,20 +114,24 @@ def _mapping(node: Any, path: Key, positions: Positions, depth: int) -> dict[str
         if key_node.id != "scalar":
             raise SchemaError("keys are plain words", code="bad-yaml", where=where)
         key = str(key_node.value)
+        mark = (key_node.start_mark.line + 1, key_node.start_mark.column + 1)
+        positions.texts.setdefault(key, mark)
         if key in result:
             raise SchemaError(f"key {key!r} stands here twice", code="duplicate-key", where=where)
         result[key] = _build(value_node, (*path, key), positions, depth + 1)
-        positions.marks[(*path, key, "")] = (key_node.start_mark.line + 1, key_node.start_mark.column + 1)
+        positions.marks[(*path, key, "")] = mark
     return result
 
 
-def _scalar(node: Any) -> Any:
+def _scalar(node: Any, where: str) -> Any:
     text = node.value
     if node.style in ("'", '"', "|", ">"):
         return text
     if text in _WORDS:
         return _WORDS[text]
     if _INT.fullmatch(text):
+        if len(text) > MAX_DIGITS:
+            raise SchemaError(f"a number of {len(text)} digits is too large", code="bad-yaml", where=where)
         return int(text)
     if _FLOAT.fullmatch(text):
         return float(text)
@@ -107,7 +142,8 @@ def read_yaml(path: Path, display: str | None = None) -> tuple[Any, Positions]:
     """Read and parse one YAML file; see `load_yaml`."""
     shown = display or str(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            text = file.read(4 * MAX_LENGTH + 1).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as exc:
         raise SchemaError(f"cannot read the schema file: {exc}", code="bad-schema", where=shown) from None
     return load_yaml(text, shown)

@@ -16,6 +16,7 @@ from typing import Any
 from ckptmorph.schema.expr import Expr, ExprError, parse
 
 Part = str | Expr
+MAX_DIGITS = 9
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,11 @@ class Template:
         return frozenset(name for part in self.parts if isinstance(part, Expr) for name in part.names)
 
     def fill(self, env: Mapping[str, Any], rest: str = "") -> str:
-        """The name for these index values; ``rest`` replaces the trailing ``*``."""
-        out = [part if isinstance(part, str) else str(part.value(env)) for part in self.parts]
+        """The name for these index values; ``rest`` replaces the trailing ``*``.
+
+        Raises `Unknown` for an index without a value, `ExprError` when a brace gives no number from 0 up.
+        """
+        out = [part if isinstance(part, str) else _digits(part, env) for part in self.parts]
         return "".join(out) + (rest if self.tail else "")
 
     def match(self, name: str, env: Mapping[str, Any] | None = None) -> tuple[dict[str, int], str] | None:
@@ -54,7 +58,7 @@ class Template:
             while end < len(name) and name[end].isascii() and name[end].isdigit():
                 end += 1
             digits = name[position:end]
-            if not digits or len(digits) > 9 or (len(digits) > 1 and digits[0] == "0"):
+            if not digits or len(digits) > MAX_DIGITS or (len(digits) > 1 and digits[0] == "0"):
                 return None
             if not _bind(part, int(digits), bound):
                 return None
@@ -65,14 +69,21 @@ class Template:
         return {key: value for key, value in bound.items() if key not in given}, rest
 
 
+def _digits(part: Expr, env: Mapping[str, Any]) -> str:
+    number = part.value(env)
+    if type(number) is not int or not 0 <= number < 10**MAX_DIGITS:
+        raise ExprError(f"{{{part.text}}} is {number!r}, not an index")
+    return str(number)
+
+
 def _bind(part: Expr, number: int, bound: dict[str, Any]) -> bool:
-    known = part.known(bound)
-    if known is not None:
-        return bool(known == number)
     try:
-        solved = part.solve(number, bound)
+        known = part.known(bound)
+        solved = part.solve(number, bound) if known is None else None
     except ExprError:
         return False
+    if known is not None:
+        return bool(known == number)
     if solved is None or solved[1] < 0:
         return False
     bound[solved[0]] = solved[1]
@@ -99,4 +110,8 @@ def template(text: str) -> Template:
     for first, second in pairwise(parts):
         if isinstance(first, Expr) and isinstance(second, Expr):
             raise ExprError(f"template {text!r}: two indices without a separator cannot be told apart")
+        if isinstance(first, Expr) and isinstance(second, str) and second[0].isdigit():
+            raise ExprError(f"template {text!r}: a digit after an index cannot be told apart from it")
+    if tail and parts and isinstance(parts[-1], Expr):
+        raise ExprError(f"template {text!r}: '*' after an index could be more of its digits")
     return Template(text, tuple(parts), tail)

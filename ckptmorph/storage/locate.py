@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import stat
+import string
 from collections.abc import Sequence
 from pathlib import Path
 
-from ckptmorph.errors import InputError
+from ckptmorph.errors import InputError, did_you_mean
 from ckptmorph.storage import recognise
 from ckptmorph.storage.files import io_failure
 
 CONFIG = "config.json"
 WEIGHTS = ".safetensors"
+
+_REPOSITORY_PART = frozenset(string.ascii_letters + string.digits + "-_.")
 
 
 def folder_of(path: Path) -> Path:
@@ -23,10 +26,8 @@ def folder_of(path: Path) -> Path:
     """
     try:
         mode = os.stat(path).st_mode
-    except FileNotFoundError as exc:
-        raise InputError(
-            f"{path} does not exist.", code="missing-folder", where=str(path), next="check the path"
-        ) from exc
+    except (FileNotFoundError, NotADirectoryError) as exc:
+        raise absent(path) from exc
     except OSError as exc:
         raise io_failure(exc, path, "look at") from exc
     if stat.S_ISDIR(mode):
@@ -41,6 +42,37 @@ def folder_of(path: Path) -> Path:
         where=str(path),
         next="give the folder that holds config.json and the weights",
     )
+
+
+def absent(path: Path) -> InputError:
+    """The error for a path that does not exist, with what was probably meant: a neighbour, or a repository."""
+    hint, step = None, "check the path"
+    if (repository := _repository(path)) is not None:
+        hint = (
+            f"this looks like the repository {repository} on the Hub; only folders on this machine are read"
+        )
+        step = f"hf download {repository} --local-dir {repository.split('/')[1]}, and give that folder"
+    elif (near := did_you_mean(path.name, _neighbours(path))) is not None:
+        hint = f"did you mean {path.parent / near}?"
+    return InputError(f"{path} does not exist.", code="missing-folder", where=str(path), hint=hint, next=step)
+
+
+def _repository(path: Path) -> str | None:
+    """``owner/name`` when the text is such an identifier, or the address of its page."""
+    parts = path.parts
+    if len(parts) >= 4 and parts[0] in ("http:", "https:"):
+        parts = parts[2:4]
+    elif os.path.lexists(path.parent):
+        return None
+    usable = len(parts) == 2 and all(_REPOSITORY_PART.issuperset(p) and p[0] not in ".-~" for p in parts)
+    return "/".join(parts) if usable else None
+
+
+def _neighbours(path: Path) -> list[str]:
+    try:
+        return os.listdir(path.parent)
+    except OSError:
+        return []
 
 
 def refuse_other_kinds(folder: Path, names: Sequence[str], weights: Sequence[str], has_index: bool) -> None:

@@ -1,0 +1,51 @@
+"""What an engine asks of a drafter, from its contract alone: the conditions under which a way to it is closed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ckptmorph.findings import in_json
+from ckptmorph.schema.engines import Engine
+from ckptmorph.schema.registry import Registry
+from ckptmorph.schema.versions import covers
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One thing that must be so.
+
+    Attributes:
+        code: code of the finding when it is not.
+        must: the condition, as an expression or in words.
+        because: what it is for.
+        versions: the releases that ask it; None for all.
+        acceptable: it may be broken with ``--accept CODE``.
+    """
+
+    code: str
+    must: str
+    because: str
+    versions: str | None
+    acceptable: bool
+
+    @property
+    def text(self) -> str:
+        return f"{self.must}: {self.because}"
+
+
+def conditions_of(
+    registry: Registry, engine: Engine, layout: str, release: str | None = None
+) -> Iterator[Condition]:
+    """The conditions for drafters in a layout, at one release or at any."""
+    for form in engine.forms:
+        if form.layout != layout or not covers(form.versions, release):
+            continue
+        for entry in registry.entries(form.config):
+            if entry.has_fixed and entry.code and covers(entry.versions, release):
+                value = entry.fixed if isinstance(entry.fixed, str) else in_json(entry.fixed)
+                must = f"{entry.fact} must be {value.removeprefix('=')}"
+                yield Condition(entry.code, must, entry.because or "", entry.versions, entry.acceptable)
+    for check in engine.checks:
+        if check.severity == "error" and covers(check.versions, release):
+            yield Condition(check.code, check.require, check.message, check.versions, False)
