@@ -13,6 +13,7 @@ from ckptmorph import __version__
 from ckptmorph.cli import streams
 from ckptmorph.cli.groups import Verbs
 from ckptmorph.cli.options import common, facts, path_argument, reading, target_model, values, wishes
+from ckptmorph.errors import UsageError
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -114,18 +115,43 @@ def convert(
     "--for",
     "engine",
     required=True,
-    metavar="ENGINE[@RELEASE]",
-    help="Engine, at its newest known release by default.",
+    metavar="ENGINE[@RELEASE]|all",
+    help="Engine, at its newest known release by default; or all engines and releases.",
+)
+@click.option(
+    "--explain", "topic", metavar="FACT", help="Explain one fact: rules, sources, both sides, outcome."
+)
+@click.option(
+    "--deep", is_flag=True, help="Look at every number, not at samples, for NaN, infinity and zeros."
 )
 @reading
 @target_model
 @common
-def verify(drafter: Path, as_json: bool, quiet: bool, verbose: bool, **kwargs: Any) -> int:
+def verify(
+    drafter: Path,
+    engine: str,
+    topic: str | None,
+    deep: bool,
+    as_json: bool,
+    quiet: bool,
+    verbose: bool,
+    **kwargs: Any,
+) -> int:
     """Predict what an engine release will do with a drafter: loaded, ignored, dropped, missing, misread."""
     from ckptmorph import api
     from ckptmorph.cli import views
 
-    result = api.verify(drafter, **kwargs)
+    if engine == "all":
+        if topic is not None:
+            raise UsageError("--explain is about one engine: --for all has many", code="usage")
+        table = api.verify_all(drafter, deep=deep, **kwargs)
+        _emit(table, views.matrix, as_json=as_json, quiet=quiet, verbose=verbose)
+        return EXIT_FINDINGS if all(row.verdict == "fail" for row in table.rows) else 0
+    if topic is not None:
+        said = api.explain(drafter, topic, engine=engine, **kwargs)
+        _emit(said, views.explanation, as_json=as_json, quiet=quiet, verbose=verbose)
+        return 0
+    result = api.verify(drafter, engine=engine, deep=deep, **kwargs)
     _emit(result, views.verification, as_json=as_json, quiet=quiet, verbose=verbose)
     return EXIT_FINDINGS if result.verdict == "fail" else 0
 

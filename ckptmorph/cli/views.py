@@ -9,6 +9,8 @@ from ckptmorph.matching import fold_names
 
 if TYPE_CHECKING:
     from ckptmorph.compare import Difference
+    from ckptmorph.explanations import Explanation
+    from ckptmorph.matrix import Matrix
     from ckptmorph.plans import Plan, Report
     from ckptmorph.results import GraphView, Inspection, Restored, Verification
     from ckptmorph.schemas_api import SchemaChecked, SchemaList, SchemaShown
@@ -121,6 +123,41 @@ def verification(view: Verification, *, verbose: bool) -> str:
     shown = [f for f in view.findings if verbose or f.severity.value != "note"]
     if shown:
         out.append("\n" + findings(shown, verbose=verbose))
+    return "".join(out)
+
+
+def matrix(view: Matrix, *, verbose: bool) -> str:
+    """`verify --for all`."""
+    out = [f"{view.path}: {view.algorithm} drafter, layout {view.layout}\n"]
+    rows = []
+    for row in view.rows:
+        releases = row.first if row.first == row.last else f"{row.first} to {row.last}"
+        rows.append((row.engine, releases, row.verdict, row.reason))
+    out.append(table(rows))
+    if view.own:
+        out.append(
+            "\n" + findings([f for f in view.own if verbose or f.severity.value != "note"], verbose=verbose)
+        )
+    return "".join(out)
+
+
+def explanation(view: Explanation, *, verbose: bool) -> str:
+    """`verify --explain`."""
+    out = [f"{view.topic} for {view.engine} {view.release}: {view.about}\n\nrules\n"]
+    for rule in view.rules:
+        out.append(f"  - {rule.text}" + (f"  (releases {rule.versions})" if rule.versions else "") + "\n")
+        out += [
+            f"    {label} {text}\n"
+            for label, text in (("because", rule.because), ("source ", rule.source))
+            if text
+        ]
+    if not view.rules:
+        out.append("  none in the contract\n")
+    out.append(f"\nthis drafter  {show(view.drafter)}  {view.drafter_evidence or '(not stated)'}\n")
+    out.append(f"the engine    {show(view.engine_reads)}  {view.engine_evidence or ''}".rstrip() + "\n")
+    out.append(f"so            {view.outcome}\n")
+    if view.findings:
+        out.append("\n" + findings(view.findings, verbose=verbose))
     return "".join(out)
 
 

@@ -1,0 +1,54 @@
+"""The benchmark measures a drafter that is one, and its table says what was measured."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import drafter, report
+from benchmarks.contenders import CONTENDERS
+from benchmarks.measure import Run, run
+from tests.cli.helpers import ENGINE, call
+
+
+@pytest.mark.parametrize("nbytes", [3_000_000, 20_000_000])
+def test_the_drafter_is_one(nbytes: int, tmp_path: Path) -> None:
+    drafter.write(tmp_path / "in", nbytes)
+    assert abs((tmp_path / "in" / "model.safetensors").stat().st_size - nbytes) < 50_000
+    called = call("convert", tmp_path / "in", tmp_path / "out", "--to", ENGINE, "--json")
+    assert called.code == 0
+    assert called.document["bytes"]["computed"] == 0
+    assert not [f for f in called.document["findings"] if f["severity"] != "note"]
+
+
+@pytest.mark.parametrize("gigabytes", [0.5, 2, 8])
+def test_the_drafter_is_as_large_as_wanted(gigabytes: float) -> None:
+    sizes = drafter.sizes_for(int(gigabytes * 1e9))
+    total = sum(drafter.nbytes_of(dtype, shape) for _, dtype, shape in drafter.tensors(sizes))
+    assert abs(total / (gigabytes * 1e9) - 1) < 0.001
+    assert sizes.draft_vocab < sizes.vocab
+
+
+def test_a_run_is_measured_and_a_failure_is_one() -> None:
+    done = run([sys.executable, "-c", "print(1)"])
+    assert done.seconds > 0 and done.peak > 1_000_000 and done.output == "1\n"
+    with pytest.raises(RuntimeError, match="ended with 3: gone"):
+        run([sys.executable, "-c", "import sys; sys.stderr.write('gone'); sys.exit(3)"])
+
+
+def test_ratios_compare_like_with_like() -> None:
+    method = json.dumps({"method": "copy_file_range"})
+    runs = {
+        c: [Run(seconds, 0.1, 0.2, 50_000_000, method) for seconds in (9.0, 1.0 + c.durable + c.ours, 0.1)]
+        for c in CONTENDERS
+    }
+    rows = {(row["name"], row["fsync"]): row for row in report.summary(runs, 20_000_000)}
+    assert rows["cp", False]["ratio_to_cp"] == rows["cp", True]["ratio_to_cp"] == 1.0
+    assert rows["ckptmorph", False]["ratio_to_cp"] == 2.0
+    assert rows["ckptmorph", True]["ratio_to_cp"] == 1.5
+    assert rows["ckptmorph", True]["peak_over_bare_bytes"] == 30_000_000
+    table = report.table(list(rows.values()))
+    assert "copy_file_range" in table and len(table.splitlines()) == 1 + len(CONTENDERS)
