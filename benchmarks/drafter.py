@@ -132,11 +132,20 @@ def write(folder: Path, nbytes: int) -> None:
         os.fsync(file.fileno())
 
 
+def target_id(draft: int, s: Sizes) -> int:
+    return draft + draft * (s.vocab - s.draft_vocab) // s.draft_vocab
+
+
 def content(name: str, nbytes: int, s: Sizes) -> Iterator[bytes]:
-    if name == "d2t":  # the draft vocabulary is the first part of the target's
-        yield bytes(nbytes)
+    if name == "d2t":  # a choice spread over the target's vocabulary
+        yield struct.pack(
+            f"<{s.draft_vocab}q", *(target_id(draft, s) - draft for draft in range(s.draft_vocab))
+        )
     elif name == "t2d":
-        yield b"\1" * s.draft_vocab + bytes(nbytes - s.draft_vocab)
+        mask = bytearray(nbytes)
+        for draft in range(s.draft_vocab):
+            mask[target_id(draft, s)] = 1
+        yield bytes(mask)
     else:
         for start in range(0, nbytes, CHUNK):
             yield os.urandom(min(CHUNK, nbytes - start))

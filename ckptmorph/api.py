@@ -291,6 +291,17 @@ def _own_faults(source: Source, predicted: Iterable[Finding]) -> list[Finding]:
             continue
         if finding.code in ("fact-not-stated", "target-needed"):
             finding = finding.model_copy(update={"severity": Severity.WARNING})
+        if finding.code == "absolute-map":
+            text = (
+                f"{finding.where} holds absolute target ids where offsets are read: wrong tokens are proposed"
+            )
+            finding = finding.model_copy(
+                update={
+                    "severity": Severity.ERROR,
+                    "message": text,
+                    "next": "ckptmorph convert translates it",
+                }
+            )
         out.append(finding)
     return out
 

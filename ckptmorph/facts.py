@@ -113,7 +113,7 @@ def _spoken(
 ) -> Iterator[tuple[str, Any]]:
     for path in entry.paths:
         try:
-            value = CODECS[entry.codec].read(config, path, entry.args, ctx)
+            value = _decoded(entry, config, path, ctx)
             if value is ABSENT or (value is None and entry.null_means_absent and entry.codec == "plain"):
                 continue
             assert entry.fact is not None
@@ -124,6 +124,15 @@ def _spoken(
                 f.message == exc.message for f in said.findings
             ):  # two facts may share one faulty field
                 said.findings.append(error(exc.code, exc.message, where=_display(entry, path), next=step))
+
+
+def _decoded(entry: Entry, config: Mapping[str, Any], path: str, ctx: Context) -> Any:
+    """A codec's value. A value of a shape that no codec expects is a fault of the config, not of ours."""
+    try:
+        return CODECS[entry.codec].read(config, path, entry.args, ctx)
+    except (TypeError, ValueError, KeyError, AttributeError, OverflowError):
+        shown = _display(entry, path)
+        raise CodecFault(f"{shown} holds something that is no {entry.codec.replace('_', ' ')}") from None
 
 
 def _display(entry: Entry, path: str) -> str:
@@ -243,8 +252,12 @@ def parse_given(hub: Algorithm, pairs: Mapping[str, str]) -> dict[str, Known]:
         if fact.type not in ("str", "dtype"):
             try:
                 value = json.loads(text)
-            except ValueError:
+            except (ValueError, RecursionError):
                 value = text
+        if value is None and fact.type != "any":
+            raise UsageError(
+                f"--set {name}=null: state a value, not {_ARTICLE[fact.type]} that is null", code="bad-fact"
+            )
         try:
             value = typed(fact, value, f"--set {name}")
         except CodecFault as exc:
@@ -283,6 +296,27 @@ def touched(codec: str, path: str) -> set[str]:
     if names is None:
         return {path}
     return {f"{path}.{name}" if path else name for name in names}
+
+
+def repeated_states(
+    entries: Iterable[Entry], paths: Iterable[str], config: Mapping[str, Any], stated: Known | None
+) -> list[Finding]:
+    """The key that holds the layer ids stands in a second place with other ids: which of them is meant?"""
+    if stated is None or stated.evidence.kind != "config" or stated.evidence.at is None:
+        return []
+    used = stated.evidence.at
+    same = [p for p in paths if p.split(".")[-1] == used.split(".")[-1]]
+    return [
+        error(
+            "ambiguous-aux-ids",
+            f"{used} is {get_path(config, used)}, and {path} is {get_path(config, path)}: two lists of layer ids",
+            where=path,
+            hint="readers look in different places and count differently; only one of the lists can be meant",
+            next="--aux-states H,H,H, or take the wrong list out of the config",
+        )
+        for path in same
+        if isinstance(get_path(config, path), list)
+    ]
 
 
 def layer_id_candidates(paths: Iterable[str], config: Mapping[str, Any]) -> list[Finding]:

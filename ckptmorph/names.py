@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,8 @@ from ckptmorph.schema.template import Template, template
 from ckptmorph.schema.versions import covers
 
 MAX_INDEX = 4096
+MAX_GAP = 64  # a family whose next member is further away has ended
+_RUN = re.compile(r"[0-9]{1,5}")
 
 
 @dataclass(frozen=True)
@@ -146,15 +149,17 @@ def count_index(hub: Algorithm, lines: list[Name], present: Iterable[str]) -> di
     with layers 0 and 2 the count is 3, and layer 1 shows up as missing.
     """
     names = set(present)
-    numbers = {int(p) for name in names for p in name.split(".") if p.isdigit() and len(p) < 6}
+    largest = max((int(run) for name in names for run in _RUN.findall(name)), default=0)
     counts: dict[str, int] = {}
     for index, spec in hub.index.items():
         if not spec.from_names:
             continue
         top = 0
-        for k in sorted(n for n in numbers | {0} if n < MAX_INDEX):
+        for k in range(min(largest + 2, MAX_INDEX)):
             if any(_present(hub, lines, index, k, names)):
                 top = k + 1
+            elif k >= top + MAX_GAP:
+                break
         counts[spec.count] = max(top, 1)  # with no layer at all, layer 0 is what is missing
     return counts
 

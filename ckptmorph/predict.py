@@ -14,7 +14,7 @@ from typing import Any, Literal
 from ckptmorph.canonical import Shaped, environment
 from ckptmorph.facts import Evidence, Known, active, apply_defaults, cite, read_config
 from ckptmorph.findings import Finding, Value, error, in_json, warning
-from ckptmorph.names import Canon, enumerate_tensors, read_as
+from ckptmorph.names import Canon, Spelling, enumerate_tensors, read_as
 from ckptmorph.schema.codecs import Context
 from ckptmorph.schema.engines import Classes, Engine, Form, Match, Policy, Provided
 from ckptmorph.schema.expr import Expr, ExprError, Unknown, parse
@@ -24,6 +24,7 @@ from ckptmorph.schema.registry import Registry
 from ckptmorph.schema.template import template
 from ckptmorph.schema.versions import covers
 
+MAX_COUNT = 256  # no drafter has more layers; a config that says so must not cost minutes
 Fate = Literal["loaded", "ignored", "dropped", "missing", "misshapen", "from_target", "raises"]
 
 
@@ -233,9 +234,12 @@ class TensorPrediction:
                 continue
             yield canon
 
+    def _spellings(self, canon: Canon) -> list[Spelling]:
+        return read_as(self.engine.names, canon, self.env, self.release)
+
     def _accepted(self, canon: Canon) -> list[str]:
         names: list[str] = []
-        for spelt in read_as(self.engine.names, canon, self.env, self.release):
+        for spelt in self._spellings(canon):
             if spelt.name is None or spelt.line.absent:
                 return []
             names += spelt.accepted
@@ -263,6 +267,8 @@ class TensorPrediction:
                 source=cite(provided.source),
             )
         got, expected = tuple(self.tensors[name].shape), canon.shape(self.env)
+        if any(s.line.concat is not None or s.line.shape is not None for s in self._spellings(canon)):
+            expected = None  # stored in another form; the layout's own reading has checked its shape
         if expected is not None and got != expected:
             return Treated(
                 name=name, fate="misshapen", parameter=canon.name, expected=expected, got=got,

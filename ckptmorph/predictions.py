@@ -86,4 +86,4 @@ def coverage(treated: Iterable[Treated]) -> Coverage:
     sorted_names: dict[str, list[str]] = {}
     for item in treated:
         sorted_names.setdefault(item.fate, []).append(item.name)
-    return Coverage(**{fate: tuple(names) for fate, names in sorted_names.items()})
+    return Coverage(**{fate: tuple(dict.fromkeys(names)) for fate, names in sorted_names.items()})

@@ -11,9 +11,15 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from ckptmorph.facts import Evidence, Known
+from ckptmorph.errors import CkptmorphError
+from ckptmorph.facts import Evidence, Known, typed
 from ckptmorph.findings import Finding, Value, plain, warning
+from ckptmorph.schema.codecs import CodecFault
+from ckptmorph.schema.models import Algorithm
 from ckptmorph.storage.folder import Folder
+from ckptmorph.storage.header import MAX_HEADER, check_raw
+from ckptmorph.storage.index import is_bare_name, weight_map
+from ckptmorph.storage.jsontext import parse_object
 
 SIDECAR = "ckptmorph.json"
 SCHEMA = "ckptmorph.provenance/1"
@@ -70,9 +76,32 @@ def pack(raw: bytes) -> str:
 def unpack(text: str) -> bytes:
     """The inverse of `pack`. Raises ValueError on anything else."""
     try:
-        return zlib.decompress(base64.b64decode(text, validate=True))
+        inflate = zlib.decompressobj()
+        raw = inflate.decompress(base64.b64decode(text, validate=True), MAX_HEADER + 1)
     except zlib.error as exc:
         raise ValueError(str(exc)) from None
+    if len(raw) > MAX_HEADER or not inflate.eof:
+        raise ValueError("more than a header may hold")
+    return raw
+
+
+def _sound(ancestor: Ancestor) -> bool:
+    """Whether an earlier form can be written again: a side-car is input like any other, and may be hostile."""
+    try:
+        parse_object(ancestor.config.encode("utf-8"), SIDECAR)
+        places: dict[str, str] = {}
+        for file, packed in ancestor.headers.items():
+            if not is_bare_name(file) or file.startswith("."):
+                return False
+            for name in check_raw(unpack(packed), file):
+                if name in places:
+                    return False
+                places[name] = file
+        if ancestor.index is None:
+            return bool(places)
+        return weight_map(parse_object(ancestor.index.encode("utf-8"), SIDECAR)) == places
+    except (CkptmorphError, ValueError, RecursionError):
+        return False
 
 
 def identities(folder: Folder, hashes: dict[str, str] | None = None) -> list[FileIdentity]:
@@ -128,17 +157,22 @@ def read_sidecar(folder: Folder) -> tuple[SideCar | None, list[Finding]]:
                 where=SIDECAR,
             )
         ]
+    if not all(_sound(ancestor) for ancestor in car.ancestors):
+        text = f"{SIDECAR} describes an earlier form that cannot be written again; it is not used"
+        return None, [warning("side-car-unreadable", text, where=SIDECAR)]
     return car, []
 
 
-def trusted_facts(car: SideCar | None) -> dict[str, Known]:
-    """The facts of a side-car that fits, with the side-car as their evidence."""
-    if car is None:
-        return {}
-    return {
-        name: Known(value=known.value, evidence=Evidence(kind="side-car", at=f"{SIDECAR} ({known.evidence})"))
-        for name, known in car.facts.items()
-    }
+def trusted_facts(car: SideCar | None, hub: Algorithm) -> dict[str, Known]:
+    """The facts of a side-car that fits, with the side-car as their evidence; values of a wrong type are left out."""
+    out: dict[str, Known] = {}
+    for name, known in (car.facts if car is not None else {}).items():
+        try:
+            value = typed(hub.facts[name], known.value, name)
+        except (KeyError, CodecFault):
+            continue
+        out[name] = Known(value=value, evidence=Evidence(kind="side-car", at=f"{SIDECAR} ({known.evidence})"))
+    return out
 
 
 def find_ancestor(car: SideCar | None, layout: str) -> Ancestor | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ckptmorph.canonical import Drafter, Request
-from ckptmorph.facts import Known, assume, cite, layer_id_candidates, unread_fields
+from ckptmorph.facts import Known, assume, cite, layer_id_candidates, repeated_states, unread_fields
 from ckptmorph.findings import Finding, error, note, warning
 from ckptmorph.matching import Matched
 from ckptmorph.schema.expr import ExprError, Unknown, parse
@@ -74,6 +74,9 @@ def check_drafter(drafter: Drafter, entries: list[Entry], request: Request) -> N
     candidates: list[Finding] = []
     if states is not None and states not in drafter.facts:
         candidates = layer_id_candidates(drafter.unread, drafter.config)
+    if states is not None:
+        stated = drafter.facts.get(states)
+        drafter.findings += repeated_states(entries, drafter.unread, drafter.config, stated)
     _required(drafter, entries, {states: "; ".join(f.message for f in candidates)})
     _target(drafter, request)
     drafter.findings += candidates

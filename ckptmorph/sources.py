@@ -154,7 +154,7 @@ def _request(
     return Request(
         target=target,
         given=given,
-        trusted=trusted_facts(car),
+        trusted=trusted_facts(car, hub),
         aux_layers=wish.aux_layers,
         map_form=form,
         assume=wish.assume_default,

@@ -217,11 +217,12 @@ def _map_node(
             say("map-widened", f"{name} is {node.dtype}; it is written as I64", where=name)
         )
         node = build.cast(node, "I64")
-    if verdict.form == "absolute":
+    if verdict.form == "absolute" and found[1].form != "absolute":
         drafter.findings.append(
             warning(
                 "absolute-map", f"{name} holds absolute target ids; it is translated to offsets", where=name
             )
         )
+    if verdict.form == "absolute":
         node = build.map_form(node, "offset")
     return node

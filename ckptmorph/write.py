@@ -9,7 +9,7 @@ from typing import Any
 
 from ckptmorph.canonical import Drafter, Request, codec_context
 from ckptmorph.facts import Evidence, Known, Said, active, apply_defaults, cite, read_config, touched
-from ckptmorph.findings import Finding, Value, error, note
+from ckptmorph.findings import Finding, Value, error, warning
 from ckptmorph.losses import Lost, losses_of
 from ckptmorph.names import Canon, Spelling, enumerate_tensors, written_as
 from ckptmorph.ops import build
@@ -342,7 +342,7 @@ def compose(
     writing.config(anew=anew and base is not None)
     if base is None:
         writing.out.findings += [
-            note(
+            warning(
                 "field-not-carried",
                 f"{path} has no meaning in layout {layout.layout}; it waits in the side-car",
                 where=path,

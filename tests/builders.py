@@ -12,6 +12,7 @@ import random
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,7 @@ class E3:
         return tuple(h - 1 for h in self.states) if self.layout == "sglang" else self.states
 
 
+@cache
 def scattered(vocab: int, draft: int) -> tuple[int, ...]:
     """A sorted choice of target ids, the same in every run; not the first ones, unless there is no other."""
     return tuple(sorted(random.Random(vocab * 100_003 + draft).sample(range(vocab), draft)))
@@ -97,7 +99,8 @@ def noise(name: str, nbytes: int) -> bytes:
     return hashlib.shake_128(name.encode()).digest(nbytes)
 
 
-def floats(name: str, shape: Sequence[int], dtype: str = "BF16") -> Tensor:
+@cache
+def floats(name: str, shape: tuple[int, ...], dtype: str = "BF16") -> Tensor:
     """A float tensor of pseudo-random, finite numbers."""
     count = 1
     for size in shape:
@@ -112,7 +115,7 @@ def floats(name: str, shape: Sequence[int], dtype: str = "BF16") -> Tensor:
     else:
         code = {"F32": "f", "F64": "d"}[dtype]
         packed = struct.pack(f"<{count}{code}", *[(v - 32768) / 32768 for v in signs_and_bits])
-    return dtype, tuple(shape), packed
+    return dtype, shape, packed
 
 
 def integers(values: Sequence[int], dtype: str = "I64") -> Tensor:

@@ -89,7 +89,6 @@ def cross_check(registry: Registry) -> None:
         where = _origin(registry, layout)
         _check_lines(registry, layout.config, hub, where)
         _check_names(layout.names, hub, where, needs_all=True)
-        _check_dims(registry, layout, hub, where)
         for loss in layout.losses:
             _check_expr(loss.when, hub, where)
     for engine in registry.engines.values():
@@ -121,14 +120,6 @@ def _hub(registry: Registry, name: str, where: str) -> Algorithm:
     if hub is None:
         raise SchemaError(f"there is no algorithm {name!r}", where=where)
     return hub
-
-
-def _check_dims(registry: Registry, layout: Layout, hub: Algorithm, where: str) -> None:
-    """A layout that never says a dimension could be written and not be read again."""
-    said = {entry.fact for entry in registry.entries(layout.config)}
-    lacking = sorted(fact for fact in hub.dims.values() if fact not in said)
-    if lacking:
-        raise SchemaError(f"no config line for {', '.join(lacking)}; every dimension needs one", where=where)
 
 
 def _check_lines(registry: Registry, lines: Iterable[Line], hub: Algorithm, where: str) -> None:

@@ -256,6 +256,9 @@ def _comparison(node: ast.Compare, env: Env) -> bool:
     return True
 
 
+_OPEN = object()  # the value of a side that holds the unknown; None is a value that a fact may have
+
+
 def _solve(node: ast.expr, value: int, env: Env, text: str) -> tuple[str, int] | None:
     name = _dotted(node)
     if name is not None:
@@ -269,14 +272,16 @@ def _solve(node: ast.expr, value: int, env: Env, text: str) -> tuple[str, int] |
     if not isinstance(node, ast.BinOp):
         return None
     left, right = _try(node.left, env), _try(node.right, env)
-    if (left is None) == (right is None):
+    if (left is _OPEN) == (right is _OPEN):
         return None
-    known: int = left if right is None else right
-    open_side = node.right if right is None else node.left
+    known = left if right is _OPEN else right
+    if not isinstance(known, int):
+        raise ExprError(f"{text}: {known!r} is no whole number")
+    open_side = node.right if right is _OPEN else node.left
     if isinstance(node.op, ast.Add):
         return _solve(open_side, value - known, env, text)
     if isinstance(node.op, ast.Sub):
-        return _solve(open_side, value + known if right is not None else known - value, env, text)
+        return _solve(open_side, value + known if right is not _OPEN else known - value, env, text)
     if isinstance(node.op, ast.Mult):
         if known == 0 or value % known:
             raise ExprError(f"{text} = {value} has no whole solution with {known}")
@@ -288,4 +293,4 @@ def _try(node: ast.expr, env: Env) -> Any:
     try:
         return _value(node, env)
     except Unknown:
-        return None
+        return _OPEN

@@ -43,7 +43,7 @@ VersionSpec = Annotated[
 class Model(BaseModel):
     """Frozen, and strict about unknown keys: a typo in a schema is an error, not a silent default."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Cite(Model):

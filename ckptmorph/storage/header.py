@@ -77,6 +77,20 @@ def read_header(path: Path) -> Header:
     return Header(path, file_size, data_start, raw, metadata, {t.name: t for t in ordered})
 
 
+def check_raw(raw: bytes, file: str) -> dict[str, TensorInfo]:
+    """Check the JSON of a header that stands alone, for a file of exactly the size that it describes.
+
+    Raises:
+        InputError: as `read_header`.
+    """
+    fields = parse_object(raw, file)
+    check_metadata(fields.pop(METADATA, None), file)
+    start = 8 + len(raw)
+    tensors = [check_entry(name, value, file, start) for name, value in fields.items()]
+    end = max((t.stop for t in tensors), default=start)
+    return {t.name: t for t in check_layout(tensors, file, start, end)}
+
+
 def library_order(tensors: Iterable[tuple[str, str, Sequence[int]]]) -> list[tuple[str, str, Sequence[int]]]:
     """(name, dtype, shape) triples in the order in which the safetensors library itself would write them.
 

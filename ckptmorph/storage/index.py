@@ -31,13 +31,14 @@ def weight_map(index: Mapping[str, Any]) -> dict[str, str]:
         if not isinstance(file, str):
             raise _bad("bad-index", f"{INDEX} gives {tensor[:200]!r} no file name but something else")
     for file in sorted(set(found.values())):
-        if not _is_bare_name(file):
+        if not is_bare_name(file):
             problem = f"{INDEX} names {file[:200]!r}, which is not the bare name of a .safetensors file"
             raise _bad("bad-shard-name", problem, got=file[:200])
     return dict(found)
 
 
-def _is_bare_name(file: str) -> bool:
+def is_bare_name(file: str) -> bool:
+    """Whether a text is a bare ``*.safetensors`` name: no separator, no way out of the folder."""
     # isprintable also keeps out NUL, line ends and lone surrogates.
     return (
         file.endswith(".safetensors")

@@ -146,7 +146,8 @@ def test_it_means_what_the_reference_means(pair: Pair, env: Env) -> None:
         ("(u and false) or true", True),
         ("not (u and false)", True),
         ("u < 3 or 4 < 5", True),
-        ("4 < 3 < u", UNKNOWN),
+        ("4 < 3 < u", False),  # decided before u is looked at
+        ("3 < 4 < u", UNKNOWN),
     ],
 )
 def test_what_is_not_known_never_becomes_false(text: str, value: object) -> None:
@@ -465,7 +466,6 @@ def test_what_cannot_be_isolated_is_left_alone(text: str, env: Env) -> None:
         ("0 * x", 0, {}),
         ("k * x", 8, {"k": "four"}),
         ("k + x", 8, {"k": "four"}),
-        ("k * x", 8, {"k": None}),
         ("k * x", 8, {"k": [1]}),
     ],
 )
