@@ -258,14 +258,6 @@ class TensorPrediction:
             yield self._absent(canon, accepted[0], provided)
 
     def _loaded(self, canon: Canon, name: str, provided: Provided | None) -> Treated:
-        if provided is not None and provided.if_present == "replaced":
-            return Treated(
-                name=name,
-                fate="from_target",
-                parameter=canon.name,
-                why=provided.because,
-                source=cite(provided.source),
-            )
         got, expected = tuple(self.tensors[name].shape), canon.shape(self.env)
         if any(s.line.concat is not None or s.line.shape is not None for s in self._spellings(canon)):
             expected = None  # stored in another form; the layout's own reading has checked its shape
@@ -274,6 +266,14 @@ class TensorPrediction:
                 name=name, fate="misshapen", parameter=canon.name, expected=expected, got=got,
                 why="the engine builds another shape from this config",
             )  # fmt: skip
+        if provided is not None and provided.if_present == "replaced":
+            return Treated(
+                name=name,
+                fate="from_target",
+                parameter=canon.name,
+                why=provided.because,
+                source=cite(provided.source),
+            )
         return Treated(name=name, fate="loaded", parameter=canon.name)
 
     def _absent(self, canon: Canon, name: str, provided: Provided | None) -> Treated:

@@ -74,8 +74,15 @@ def test_unknown_names_are_dropped(release: str, name: str) -> None:
 @pytest.mark.parametrize("release", ALL)
 @pytest.mark.parametrize(
     "name",
-    ["fc.weight", "norm.weight", "lm_head.weight", "d2t", "midlayer.self_attn.k_proj.weight"]
-    + ["midlayer.hidden_norm.weight", "midlayer.mlp.up_proj.weight"],
+    [
+        "fc.weight",
+        "norm.weight",
+        "lm_head.weight",
+        "d2t",
+        "midlayer.self_attn.k_proj.weight",
+        "midlayer.hidden_norm.weight",
+        "midlayer.mlp.up_proj.weight",
+    ],
 )
 def test_what_is_missing_stays_random_and_is_an_error(release: str, name: str) -> None:
     prediction = look("sglang", release, without(sglang_shapes(ONE), name), sglang_config(ONE))

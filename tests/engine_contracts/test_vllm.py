@@ -98,8 +98,15 @@ def test_mask_hidden_raises_before_0_16(release: str) -> None:
 @pytest.mark.parametrize("release", ALL)
 @pytest.mark.parametrize(
     "name",
-    ["fc.weight", "norm.weight", "lm_head.weight", "d2t", "layers.0.hidden_norm.weight"]
-    + ["layers.0.self_attn.v_proj.weight", "layers.0.mlp.gate_proj.weight"],
+    [
+        "fc.weight",
+        "norm.weight",
+        "lm_head.weight",
+        "d2t",
+        "layers.0.hidden_norm.weight",
+        "layers.0.self_attn.v_proj.weight",
+        "layers.0.mlp.gate_proj.weight",
+    ],
 )
 def test_what_is_missing_is_never_noticed_so_we_do(release: str, name: str) -> None:
     prediction = look("vllm", release, without(speculators_shapes(ONE), name), vllm_config(ONE))

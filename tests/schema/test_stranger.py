@@ -27,7 +27,10 @@ detect: [{config: stranger_version, must: true, weight: 10}]
 names:
   - {tensor: draft_to_target, name: net.vocab_map, form: absolute}
   - {tensor: target_mask, absent: true, because: it follows from the map}
-  - tensors: ["layers.{i}.self_attn.q_proj.weight", "layers.{i}.self_attn.k_proj.weight", "layers.{i}.self_attn.v_proj.weight"]
+  - tensors:
+      - layers.{i}.self_attn.q_proj.weight
+      - layers.{i}.self_attn.k_proj.weight
+      - layers.{i}.self_attn.v_proj.weight
     name: "net.block{i+1}.qkv"
     concat: 0
   - {tensor: "layers.{i}.self_attn.o_proj.weight", name: "net.block{i+1}.out"}
@@ -63,7 +66,10 @@ forms:
     layout: stranger
     architectures_at: stranger_version
     detect: [{config: stranger_version, must: true}]
-    classes: [{architectures: [one], because: the only kind, source: {repo: example-org/stranger, path: load.py, release: "1.0"}}]
+    classes:
+      - architectures: [one]
+        because: the only kind
+        source: {repo: example-org/stranger, path: load.py, release: "1.0"}
     config:
       - {use: hf_decoder, under: model.decoder}
       - {fact: draft_vocab_size, at: model.head_rows, required: true}
@@ -80,7 +86,10 @@ forms:
         source: {repo: example-org/stranger, path: load.py, release: "1.0"}
         code: stranger-has-no-wiring
 @@NAMES@@unknown: [{does: drop, because: it skips, source: {repo: example-org/stranger, path: load.py, release: "1.0"}}]
-missing: [{does: random, because: it does not look, source: {repo: example-org/stranger, path: load.py, release: "1.0"}}]
+missing:
+  - does: random
+    because: it does not look
+    source: {repo: example-org/stranger, path: load.py, release: "1.0"}
 capture:
   at: [model.states]
   order: list

@@ -117,8 +117,10 @@ def test_known_dimensions_are_compared_not_bound() -> None:
         "a.{i*}",
         "{i}}",
         "{{i}}",
-    ]
-    + ["a.{f(i)}", "a.{i.__class__()}", "a.{i if }"],
+        "a.{f(i)}",
+        "a.{i.__class__()}",
+        "a.{i if }",
+    ],
 )
 def test_what_cannot_be_told_apart_is_no_template(text: str) -> None:
     with pytest.raises(ExprError):
