@@ -91,6 +91,25 @@ def _rest(text: str, canon: Canon) -> str | None:
     return canon.name[len(head) :] if canon.name.startswith(head) else None
 
 
+def covers_tensor(text: str, canon: Canon) -> bool:
+    """Whether the text of a name line means this tensor."""
+    return _rest(text, canon) is not None
+
+
+def part_of(line: Name, canon: Canon) -> int:
+    """Position of a tensor among those that the line joins."""
+    return next(k for k, text in enumerate(line.tensors) if covers_tensor(text, canon))
+
+
+def parts_of(hub: Algorithm, line: Name) -> list[Tensor]:
+    """The canonical tensors that a line joins, in order."""
+    families = [
+        text if text in hub.tensors else next(t for t in hub.tensors if template(t).match(text) is not None)
+        for text in line.tensors
+    ]
+    return [hub.tensors[family] for family in families]
+
+
 def spelling(line: Name, canon: Canon, env: Mapping[str, Any]) -> Spelling | None:
     """The spelling of ``canon`` by this line, or None when the line does not cover it."""
     if line.where is not None and not _holds(line.where, {**env, **canon.index}):

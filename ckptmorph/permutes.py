@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ckptmorph.errors import InternalError
+from ckptmorph.names import Canon, covers_tensor
 from ckptmorph.ops import build
 from ckptmorph.ops.nodes import Node
 from ckptmorph.schema.expr import parse
+from ckptmorph.schema.models import Name
 
 # name -> (layout form from canonical form, and back)
 _NAMED: dict[str, tuple[Callable[[Node, int], Node], Callable[[Node, int], Node]]] = {
@@ -22,6 +24,14 @@ def _parts(text: str, env: Mapping[str, Any]) -> tuple[str, int]:
     if name not in _NAMED or not rest.endswith(")"):
         raise InternalError(f"{text!r} is no named permutation; known: {', '.join(_NAMED)}")
     return name, int(parse(rest[:-1]).value(env))
+
+
+def permutation_of(line: Name, canon: Canon) -> str | None:
+    """The permutation that a line states for a canonical tensor."""
+    for text, permutation in line.permutations.items():
+        if covers_tensor(text, canon):
+            return permutation
+    return None
 
 
 def permute_named(node: Node, text: str, env: Mapping[str, Any]) -> Node:

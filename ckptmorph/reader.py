@@ -17,10 +17,10 @@ from ckptmorph.facts import (
 )
 from ckptmorph.findings import Finding, error, warning
 from ckptmorph.matching import Matched, match, missing_findings, strip_prefixes, unexpected_findings
-from ckptmorph.names import Canon
+from ckptmorph.names import Canon, part_of, parts_of
 from ckptmorph.ops import build
 from ckptmorph.ops.nodes import Node, Source
-from ckptmorph.permutes import unpermute_named
+from ckptmorph.permutes import permutation_of, unpermute_named
 from ckptmorph.reader_checks import assume_defaults, check_drafter, flag_findings
 from ckptmorph.schema.expr import Expr, ExprError, Unknown, parse
 from ckptmorph.schema.models import Algorithm, Entry, Layout, Name
@@ -157,7 +157,7 @@ class _Reading:
         exprs = canon.shape_exprs()
         if line.concat is None:
             return exprs
-        parts = [self.hub.tensors[t] for t in line.tensors]
+        parts = parts_of(self.hub, line)
         total = "+".join(f"({p.shape[line.concat]})" for p in parts)
         return [parse(total) if axis == line.concat else expr for axis, expr in enumerate(exprs)]
 
@@ -303,20 +303,28 @@ class _Reading:
         if shape is None:
             return None
         if line.concat is not None:
-            start = 0
-            for family in line.tensors:
-                spec = self.hub.tensors[family]
-                size = parse(str(spec.shape[line.concat])).known({**self.drafter.env, **canon.index})
-                if size is None or start + size > node.shape[line.concat]:
-                    return None
-                if family == canon.family:
-                    return build.slice_(node, line.concat, start, start + size)
-                start += size
-        if line.permute is not None:
-            node = unpermute_named(node, line.permute, self.drafter.env)
+            part = self._part(canon, line, node)
+            if part is None:
+                return None
+            node = part
+        permutation = permutation_of(line, canon)
+        if permutation is not None:
+            if _elements(shape) != _elements(node.shape):
+                return None  # the wrong shape has been reported
+            node = unpermute_named(node, permutation, self.drafter.env)
         if line.shape is not None and _elements(shape) == _elements(node.shape):
             node = build.view(node, shape)
         return node
+
+    def _part(self, canon: Canon, line: Name, node: Node) -> Node | None:
+        """The rows (or columns) of a joined tensor that are this one."""
+        assert line.concat is not None
+        env = {**self.drafter.env, **canon.index}
+        sizes = [parse(str(p.shape[line.concat])).known(env) for p in parts_of(self.hub, line)]
+        before = [int(size) for size in sizes[: part_of(line, canon) + 1] if size is not None]
+        if len(before) <= part_of(line, canon) or sum(before) > node.shape[line.concat]:
+            return None
+        return build.slice_(node, line.concat, sum(before[:-1]), sum(before))
 
 
 def _elements(shape: tuple[int, ...]) -> int:

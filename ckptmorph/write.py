@@ -11,10 +11,10 @@ from ckptmorph.canonical import Drafter, Request, codec_context
 from ckptmorph.facts import Evidence, Known, Said, active, apply_defaults, cite, read_config, touched
 from ckptmorph.findings import Finding, Value, error, warning
 from ckptmorph.losses import Lost, losses_of
-from ckptmorph.names import Canon, Spelling, enumerate_tensors, written_as
+from ckptmorph.names import Canon, Spelling, enumerate_tensors, part_of, written_as
 from ckptmorph.ops import build
 from ckptmorph.ops.nodes import Node
-from ckptmorph.permutes import permute_named
+from ckptmorph.permutes import permutation_of, permute_named
 from ckptmorph.schema.capture import rule_for
 from ckptmorph.schema.codecs import CODECS, CodecFault, Context
 from ckptmorph.schema.expr import ExprError, Unknown, parse
@@ -97,7 +97,7 @@ class _Writing:
             if spelt.line.concat is None:
                 self._put(self.earlier_names.get(canon.name, spelt.name), node, canon.name)
             else:
-                position = spelt.line.tensors.index(canon.family)
+                position = part_of(spelt.line, canon)
                 joined.setdefault(spelt.name, []).append((position, node))
                 self.out.canon.setdefault(spelt.name, []).append(canon.name)
                 if len(joined[spelt.name]) == len(spelt.line.tensors):
@@ -189,8 +189,9 @@ class _Writing:
         if line.shape is not None:
             shape = [int(parse(str(s)).value({**self.env, **canon.index})) for s in line.shape]
             node = build.view(node, shape)
-        if line.permute is not None:
-            node = permute_named(node, line.permute, self.env)
+        permutation = permutation_of(line, canon)
+        if permutation is not None:
+            node = permute_named(node, permutation, self.env)
         return node
 
     # --- config ---

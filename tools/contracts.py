@@ -199,8 +199,8 @@ def _telling_names(engine: Engine, release: str) -> set[str]:
     for line in engine.names:
         if covers(line.versions, release) and line.name and line.source:
             for text in (line.name, *line.also_read):
-                head = text.split("{")[0].rstrip("*").rstrip(".")
-                if head and not head.startswith("layers"):
+                head = text.split("{")[0].rstrip("*").rstrip(".").removeprefix("model.")
+                if head and not head.startswith("layers") and not head.endswith(".weight"):
                     out.add(head)
     return out - {item.name for item in engine.left_out}
 

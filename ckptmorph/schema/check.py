@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from ckptmorph.errors import SchemaError, did_you_mean
+from ckptmorph.schema.check_names import check_expr_names, check_hub, check_name, unknown
 from ckptmorph.schema.codecs import CODECS
 from ckptmorph.schema.engines import Engine
-from ckptmorph.schema.expr import parse
 from ckptmorph.schema.kinds import KINDS
-from ckptmorph.schema.models import Algorithm, Entry, Layout, Line, Model, Name, Use
+from ckptmorph.schema.models import Algorithm, Entry, Fragment, Layout, Line, Model, Name, Use
 from ckptmorph.schema.positions import Positions, read_yaml
 from ckptmorph.schema.template import template
 
@@ -83,80 +83,109 @@ def _all_keys() -> set[str]:
 
 
 def cross_check(registry: Registry) -> None:
-    """Check names across files. Raises SchemaError naming the file and the unknown name."""
+    """Check names across files. Raises SchemaError with the file and line of the unknown name."""
     for layout in registry.layouts.values():
-        hub = _hub(registry, layout.algorithm, _origin(registry, layout))
-        where = _origin(registry, layout)
-        _check_lines(registry, layout.config, hub, where)
-        _check_names(layout.names, hub, where, needs_all=True)
+        at = _positions(registry, layout)
+        hub = _hub(registry, layout.algorithm, at)
+        _check_lines(registry, layout.config, hub, at)
+        _check_names(layout.names, hub, at)
         for loss in layout.losses:
-            _check_expr(loss.when, hub, where)
+            _check_expr(loss.when, hub, at)
     for engine in registry.engines.values():
-        where = _origin(registry, engine)
-        hub = _hub(registry, engine.algorithm, where)
-        _check_names(engine.names, hub, where, needs_all=True)
-        for form in engine.forms:
-            if (engine.algorithm, form.layout) not in registry.layouts:
-                raise SchemaError(f"form {form.form}: there is no layout {form.layout!r}", where=where)
-            _check_lines(registry, form.config, hub, where)
-        for check in engine.checks:
-            _check_expr(check.require, hub, where)
+        _check_engine(registry, engine)
     for hub in registry.algorithms.values():
-        _check_hub(hub, _origin(registry, hub))
+        check_hub(hub, _positions(registry, hub))
 
 
-def _origin(registry: Registry, value: Layout | Engine | Algorithm) -> str:
+def _check_engine(registry: Registry, engine: Engine) -> None:
+    at = _positions(registry, engine)
+    hub = _hub(registry, engine.algorithm, at)
+    _check_names(engine.names, hub, at)
+    layouts = [layout for algorithm, layout in registry.layouts if algorithm == engine.algorithm]
+    for form in engine.forms:
+        if form.layout not in layouts:
+            unknown(f"layout of form {form.form}", form.layout, layouts, at)
+        _check_lines(registry, form.config, hub, at)
+    for tensor in [*(m.tensor for m in engine.missing), *(p.tensor for p in engine.provided)]:
+        _covered(tensor or "*", hub, at)
+    conditions = [
+        *(check.require for check in engine.checks),
+        *(match.when for match in engine.unused),
+        *(provided.when for provided in engine.provided),
+        *(classes.when for form in engine.forms for classes in form.classes),
+    ]
+    for text in conditions:
+        _check_expr(text or "true", hub, at)
+    for capture in engine.capture.rules:
+        texts = [text for case in capture.cases for text in (case.h, case.when)]
+        for expr in [*texts, capture.lowest, capture.highest, capture.default]:
+            check_expr_names(expr or "0", {"n", "id", "ids"}, at)
+
+
+def _positions(registry: Registry, value: Layout | Engine | Algorithm | Fragment) -> Positions:
     kind = type(value).__name__.lower()
-    key: object = value.algorithm
+    key: object = value.fragment if isinstance(value, Fragment) else value.algorithm
     if isinstance(value, Layout):
         key = (value.algorithm, value.layout)
     elif isinstance(value, Engine):
         key = (value.algorithm, value.engine)
-    return registry.origins.get(f"{kind}:{key}", str(key))
+    origin = registry.origins.get(f"{kind}:{key}", str(key))
+    return registry.positions.get(origin) or Positions(origin)
 
 
-def _hub(registry: Registry, name: str, where: str) -> Algorithm:
+def _hub(registry: Registry, name: str, at: Positions) -> Algorithm:
     hub = registry.algorithms.get(name)
     if hub is None:
-        raise SchemaError(f"there is no algorithm {name!r}", where=where)
+        unknown("algorithm", name, registry.algorithms, at)
     return hub
 
 
-def _check_lines(registry: Registry, lines: Iterable[Line], hub: Algorithm, where: str) -> None:
+def _check_lines(registry: Registry, lines: Iterable[Line], hub: Algorithm, at: Positions) -> None:
     for line in lines:
         if isinstance(line, Use):
-            if line.use not in registry.fragments:
-                _unknown("fragment", line.use, registry.fragments, where)
-            for entry in registry.fragments[line.use].config:
-                _check_entry(entry, hub, where)
+            fragment = registry.fragments.get(line.use)
+            if fragment is None:
+                unknown("fragment", line.use, registry.fragments, at)
+            for entry in fragment.config:
+                _check_entry(entry, hub, _positions(registry, fragment))
         else:
-            _check_entry(line, hub, where)
+            _check_entry(line, hub, at)
 
 
-def _check_entry(entry: Entry, hub: Algorithm, where: str) -> None:
+def _check_entry(entry: Entry, hub: Algorithm, at: Positions) -> None:
     if entry.fact is not None and entry.fact not in hub.facts:
-        _unknown("fact", entry.fact, hub.facts, where)
+        unknown("fact", entry.fact, hub.facts, at)
     if entry.codec not in CODECS:
-        _unknown("codec", entry.codec, CODECS, where)
+        unknown("codec", entry.codec, CODECS, at)
     for text in (entry.when, entry.read_when, entry.assumable):
         if text:
-            _check_expr(text, hub, where)
+            _check_expr(text, hub, at)
     for value in (entry.default, entry.fixed):
         if isinstance(value, str) and value.startswith("="):
-            _check_expr(value[1:], hub, where)
+            _check_expr(value[1:], hub, at, shown=value)
 
 
-def _check_names(names: list[Name], hub: Algorithm, where: str, *, needs_all: bool) -> None:
+def _check_names(names: list[Name], hub: Algorithm, at: Positions) -> None:
     uncovered = set(hub.tensors)
     for line in names:
         for text in [line.tensor] if line.tensor else line.tensors:
-            covered = {t for t in hub.tensors if covers_template(text, t)}
-            if not covered:
-                _unknown("canonical tensor", text, hub.tensors, where)
+            covered = _covered(text, hub, at)
+            check_name(line, text, covered, hub, at)
             if not (line.where or line.when or line.versions):
                 uncovered -= {t for t in covered if text == t or text.endswith("*")}
-    if needs_all and uncovered:
-        raise SchemaError(f"no name line covers {', '.join(sorted(uncovered))}", where=where)
+    if uncovered:
+        raise SchemaError(
+            f"no name line covers {', '.join(sorted(uncovered))}",
+            where=at.at(("names", "")),
+            hint='a line of it, or a last line {tensor: "*", name: "*"}',
+        )
+
+
+def _covered(text: str, hub: Algorithm, at: Positions) -> set[str]:
+    covered = {t for t in hub.tensors if covers_template(text, t)}
+    if not covered:
+        unknown("canonical tensor", text, hub.tensors, at)
+    return covered
 
 
 def covers_template(pattern: str, canonical: str) -> bool:
@@ -178,36 +207,5 @@ def covers_template(pattern: str, canonical: str) -> bool:
     return False
 
 
-def _check_hub(hub: Algorithm, where: str) -> None:
-    for symbol, fact in hub.dims.items():
-        if fact not in hub.facts:
-            _unknown(f"fact of dimension {symbol}", fact, hub.facts, where)
-    for name, tensor in hub.tensors.items():
-        for text in [s for s in tensor.shape if isinstance(s, str)] + [
-            t for t in (tensor.where, tensor.when) if t
-        ]:
-            _check_expr(text, hub, where, extra=template(name).indices)
-        if tensor.shown and tensor.shown not in hub.facts:
-            _unknown("fact", tensor.shown, hub.facts, where)
-    for name, spec in hub.facts.items():
-        if spec.type == "states" and spec.counted_by not in hub.dims.values():
-            raise SchemaError(f"fact {name}: counted_by must name the fact of a dimension", where=where)
-    for name in hub.identity:
-        if name not in hub.tensors:
-            _unknown("canonical tensor", name, hub.tensors, where)
-
-
-def _check_expr(text: str, hub: Algorithm, where: str, extra: Iterable[str] = ()) -> None:
-    known = {*hub.dims, *hub.facts, *extra, *_GENERAL_NAMES}
-    for name in parse(text).names:
-        if name.startswith(("has.", "null.", "target.")):
-            continue
-        if name.removeprefix("drafter.") not in known:
-            _unknown(f"name in {text!r}", name, known, where)
-
-
-def _unknown(kind: str, name: str, known: Iterable[str], where: str) -> None:
-    close = did_you_mean(name, known)
-    raise SchemaError(
-        f"{kind}: {name!r} is not known", where=where, hint=f"did you mean {close}?" if close else None
-    )
+def _check_expr(text: str, hub: Algorithm, at: Positions, shown: str | None = None) -> None:
+    check_expr_names(text, {*hub.dims, *hub.facts, *_GENERAL_NAMES}, at, shown)

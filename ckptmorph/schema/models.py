@@ -33,8 +33,19 @@ def _template(text: str) -> str:
     return text
 
 
+def _permutation(text: str) -> str:
+    name, brace, rest = text.partition("(")
+    if not (name.isidentifier() and brace and rest.endswith(")")):
+        raise ValueError(f"{text!r} is not of the form name(count)")
+    _expr(rest[:-1])
+    return text
+
+
 ExprText = Annotated[str, AfterValidator(_expr), Field(description="an expression, see schemas/README.md")]
 NameText = Annotated[str, AfterValidator(_template), Field(description="an anchored name template")]
+PermuteText = Annotated[
+    str, AfterValidator(_permutation), Field(description="a row permutation, such as rope_interleave(heads)")
+]
 VersionSpec = Annotated[
     str, AfterValidator(check_spec), Field(description="a version range such as '>=0.5.12'")
 ]
@@ -187,7 +198,9 @@ class Name(Model):
     shape: list[int | ExprText] | None = Field(
         None, description="stored shape when it differs (same elements)"
     )
-    permute: str | None = Field(None, description="named row permutation, e.g. 'rope_interleave(heads)'")
+    permute: PermuteText | dict[NameText, PermuteText] | None = Field(
+        None, description="named row permutation, e.g. 'rope_interleave(heads)'; of joined tensors, by tensor"
+    )
     absent: bool = Field(False, description="this layout never holds the tensor")
     optional: bool = Field(False, description="written when there is one, not asked for")
     versions: VersionSpec | None = None
@@ -202,7 +215,18 @@ class Name(Model):
             raise ValueError("a name line has 'name', or 'absent: true'")
         if bool(self.tensors) != (self.concat is not None):
             raise ValueError("'tensors' and 'concat' go together")
+        if self.tensors and self.shape is not None:
+            raise ValueError("joined tensors have no 'shape' of their own")
+        if self.tensors and isinstance(self.permute, str):
+            raise ValueError("'permute' of joined tensors says which of them: {tensor: permutation}")
         return self
+
+    @property
+    def permutations(self) -> dict[str, str]:
+        """Permutation by the text of the tensor it applies to."""
+        if isinstance(self.permute, str):
+            return {self.tensor: self.permute} if self.tensor is not None else {}
+        return dict(self.permute or {})
 
 
 class Clue(Model):

@@ -23,6 +23,7 @@ from ckptmorph.schema.models import (
     Use,
     Wrappers,
 )
+from ckptmorph.schema.positions import Positions
 
 ENTRY_POINTS = "ckptmorph.schemas"
 T = TypeVar("T")
@@ -30,7 +31,11 @@ T = TypeVar("T")
 
 @dataclass
 class Registry:
-    """All schemas in force. ``digests`` maps each file's shown name to the sha256 of its bytes."""
+    """All schemas in force.
+
+    ``digests`` maps each file's shown name to the sha256 of its bytes, ``origins`` each schema to that name,
+    ``positions`` that name to where everything stands in the file.
+    """
 
     algorithms: dict[str, Algorithm] = field(default_factory=dict)
     layouts: dict[tuple[str, str], Layout] = field(default_factory=dict)
@@ -40,6 +45,7 @@ class Registry:
     wrappers: dict[str, Wrappers] = field(default_factory=dict)
     digests: dict[str, str] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
+    positions: dict[str, Positions] = field(default_factory=dict)
 
     def algorithm(self, name: str) -> Algorithm:
         return _get(self.algorithms, name, "algorithm")
@@ -167,7 +173,7 @@ def load_registry(extra: tuple[Path, ...] = ()) -> Registry:
     for folder, shown in folders:
         for path in schema_files(folder):
             name = f"{shown}/{path.relative_to(folder).as_posix()}" if folder.is_dir() else shown
-            value, _ = parse_file(path, name)
+            value, registry.positions[name] = parse_file(path, name)
             _add(registry, value, name)
             registry.digests[name] = hashlib.sha256(path.read_bytes()).hexdigest()
     cross_check(registry)
