@@ -217,6 +217,8 @@ def typed(fact: Fact, value: Any, where: str) -> Any:
         raise wrong
     if fact.type in ("list", "states") and not isinstance(value, list):
         raise wrong
+    if fact.type == "states" and not all(type(item) is int for item in value):
+        raise wrong
     if fact.choices and value not in fact.choices:
         raise CodecFault(f"{where} is {value!r}; known are {', '.join(map(str, fact.choices))}")
     return value

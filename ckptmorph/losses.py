@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from ckptmorph.canonical import Drafter
 from ckptmorph.facts import cite
-from ckptmorph.findings import Value, in_json
+from ckptmorph.findings import Finding, Value, error, in_json
 from ckptmorph.schema.expr import parse
 from ckptmorph.schema.models import Entry, Layout
 
@@ -24,6 +24,27 @@ class Lost(Value):
 def loss_id(fact: str) -> str:
     """Id of the loss of a fact that a layout has no field for."""
     return f"no-slot-{fact.replace('_', '-')}"
+
+
+def fixed_otherwise(drafter: Drafter, layout: Layout, entries: Iterable[Entry]) -> Iterator[Finding]:
+    """Facts that this layout always means another way, and has no field for."""
+    lines = list(entries)
+    written = {entry.fact for entry in lines if entry.paths and entry.write and not entry.has_fixed}
+    for entry in lines:
+        known = drafter.facts.get(entry.fact or "")
+        if not entry.has_fixed or known is None or entry.fact in written:
+            continue
+        computed = isinstance(entry.fixed, str) and entry.fixed.startswith("=")
+        means = parse(entry.fixed[1:]).known(drafter.env) if computed else entry.fixed
+        if means != known.value:
+            yield error(
+                entry.code or "fixed-fact",
+                f"{entry.fact} is {in_json(known.value)} for this drafter ({known.evidence}), "
+                f"but layout {layout.layout} always means {in_json(means)}",
+                where=entry.fact,
+                hint=entry.because,
+                source=cite(entry.source),
+            )
 
 
 def losses_of(drafter: Drafter, layout: Layout, entries: Iterable[Entry]) -> list[Lost]:

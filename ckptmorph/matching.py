@@ -189,9 +189,14 @@ def missing_findings(
 ) -> list[Finding]:
     """One error per missing tensor, folded over layers."""
     out = []
+    said: set[str] = set()
     for canon, spelt in absent:
         name = spelt.name if spelt and spelt.name else canon.name
-        known = canon.shape(any_env)
+        if name in said:
+            continue  # another part of the same joined tensor
+        said.add(name)
+        joined = spelt is not None and spelt.line.concat is not None
+        known = None if joined else canon.shape(any_env)
         shape = f" {list(known)}" if known else ""
         out.append(
             error(

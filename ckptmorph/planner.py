@@ -13,9 +13,10 @@ from ckptmorph.canonical import Drafter
 from ckptmorph.contract import predict
 from ckptmorph.errors import CkptmorphError, RefusedError, UsageError, did_you_mean
 from ckptmorph.files import config_text, out_files
-from ckptmorph.findings import Finding, by_severity, error, errors_in
+from ckptmorph.findings import Finding, by_severity, error, errors_in, note
 from ckptmorph.graphs import Cost, Edge, Evaluated, edges_of, hub_node, layout_node, search
 from ckptmorph.idle import without_idle
+from ckptmorph.losses import loss_id
 from ckptmorph.matching import names_of
 from ckptmorph.plans import Dropped, Place, Plan, tensor_steps, volume
 from ckptmorph.predictions import EngineAt, Prediction
@@ -187,14 +188,37 @@ def _not_accepted(loss: Lost) -> Finding:
     )
 
 
+def known_losses(registry: Registry, algorithm: str, accepted: tuple[str, ...]) -> None:
+    """Raise UsageError for an accepted id that no schema knows: a misspelt one must not look like a promise kept."""
+    engines = registry.engines_of(algorithm)
+    lines = [entry for layout in registry.layouts_of(algorithm) for entry in registry.entries(layout.config)]
+    lines += [entry for e in engines for form in e.forms for entry in registry.entries(form.config)]
+    known = {loss_id(fact) for fact in registry.algorithm(algorithm).facts}
+    known |= {loss.id for layout in registry.layouts_of(algorithm) for loss in layout.losses}
+    known |= {entry.code for entry in lines if entry.code} | {c.code for e in engines for c in e.checks}
+    for name in accepted:
+        if name not in known:
+            close = did_you_mean(name, known)
+            raise UsageError(
+                f"--accept {name}: there is no such loss",
+                code="unknown-loss",
+                hint=f"did you mean {close}?"
+                if close
+                else "the plan names the losses there are by their ids",
+                next="ckptmorph plan DRAFTER --to NAME",
+            )
+
+
 def make_plan(registry: Registry, source: Source, wish: Wish, out: Path | None = None) -> Plan:
     """Plan the conversion of a source that was read.
 
     Raises:
         RefusedError: no route is open; every route considered is listed with what closed it.
+        UsageError: a loss is accepted that does not exist.
     """
-    refuse_broken(source)
     algorithm = source.layout.algorithm
+    known_losses(registry, algorithm, wish.accept)
+    refuse_broken(source)
     tried: list[tuple[Goal, Composed]] = []
     for goal in goals(registry, algorithm, wish):
         composed = compose_for(registry, source, goal, wish)
@@ -261,6 +285,11 @@ def _plan(
         *source.drafter.findings,
         *output.findings,
         *[f for f in predicted if f.code not in closed_ids],
+        *[
+            note("loss-not-met", f"{name} was accepted, but nothing of it is lost here", where=name)
+            for name in wish.accept
+            if name not in closed_ids
+        ],
     ]
     dropped = {**source.drafter.dropped, **output.dropped}
     return Plan(

@@ -15,7 +15,7 @@ from ckptmorph.facts import (
     apply_defaults,
     read_config,
 )
-from ckptmorph.findings import Finding, error, warning
+from ckptmorph.findings import Finding, error, in_json, warning
 from ckptmorph.matching import Matched, match, missing_findings, strip_prefixes, unexpected_findings
 from ckptmorph.names import Canon, part_of, parts_of
 from ckptmorph.ops import build
@@ -130,6 +130,18 @@ class _Reading:
             if name in symbols and self.solved.values.get(symbols[name]) not in (None, known.value)
         ]
 
+    def _contradicted(self, name: str, given: Known, value: Any, origin: str | None) -> None:
+        """What tensors decide cannot be set otherwise."""
+        if given.value != value:
+            self.drafter.findings.append(
+                error(
+                    "fact-contradicted",
+                    f"--set {name}={in_json(given.value)}, but the tensors say {in_json(value)} ({origin})",
+                    where=name,
+                    next=f"leave out --set {name}",
+                )
+            )
+
     def equations(self, matched: Matched) -> list[Equation]:
         out: list[Equation] = []
         for canon, spelt, name in matched.found.values():
@@ -214,6 +226,8 @@ class _Reading:
                 self.drafter.findings += flag_findings(
                     self.hub, self.entries, self.matched, name, facts[name], stated
                 )
+                if given is not None and name not in self.hub.dims.values():
+                    self._contradicted(name, given, facts[name].value, facts[name].evidence.at)
             elif given is not None:
                 facts[name] = given
                 if stated is not None and stated.value != given.value:
@@ -249,7 +263,9 @@ class _Reading:
             except (Unknown, ExprError):
                 continue
             before = self.drafter.facts.get(name)
-            if before is not None and before.value not in (None, value):
+            if name in self.request.given:
+                self._contradicted(name, self.request.given[name], value, fact.derive)
+            elif before is not None and before.value not in (None, value):
                 self.drafter.findings.append(
                     warning(
                         "config-corrected",

@@ -10,7 +10,7 @@ from typing import Any
 from ckptmorph.canonical import Drafter, Request, codec_context
 from ckptmorph.facts import Evidence, Known, Said, active, apply_defaults, cite, read_config, touched
 from ckptmorph.findings import Finding, Value, error, warning
-from ckptmorph.losses import Lost, losses_of
+from ckptmorph.losses import Lost, fixed_otherwise, losses_of
 from ckptmorph.names import Canon, Spelling, enumerate_tensors, part_of, written_as
 from ckptmorph.ops import build
 from ckptmorph.ops.nodes import Node
@@ -205,6 +205,7 @@ class _Writing:
             elif entry.fact is not None and entry.write and not entry.has_fixed and self._applies(entry):
                 self._field(entry, self.kept, written)
         self.out.losses += losses_of(self.drafter, self.layout, self.entries)
+        self.out.findings += fixed_otherwise(self.drafter, self.layout, self.entries)
 
     def _clear(self, everything: bool) -> None:
         """Take out what the earlier config says otherwise, or in two ways: every spelling of the fact goes.

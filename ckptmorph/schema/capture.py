@@ -105,6 +105,8 @@ def ids_for(capture: Capture, rule: CaptureRule, states: Sequence[int], n: int |
         if h < lowest or (highest is not None and h > highest):
             top = f"{highest}" if highest is not None else rule.highest
             raise CannotCapture(f"state {h} is outside {lowest}..{top}: {rule.outside}")
+    if not states:
+        raise CannotCapture("there is no list of ids for no states: readers take it for their default")
     ordered = sorted(states) if capture.order == "ascending" else list(states)
     if len(set(ordered)) != len(ordered):
         raise CannotCapture("a state is listed twice; duplicates collapse into one")

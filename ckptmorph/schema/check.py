@@ -39,11 +39,12 @@ def parse_data(data: Any, positions: Positions) -> Model:
         raise SchemaError(
             f"one of the keys {kinds} tells what the file is; none is here", where=positions.at(())
         )
-    if data.get("schema_version") != 1:
+    version = data.get("schema_version")
+    if type(version) is not int or version != 1:
         raise SchemaError(
             "schema_version must be 1",
             where=positions.at(("schema_version",)),
-            got=data.get("schema_version"),
+            got=version,
         )
     try:
         return model.model_validate(data)

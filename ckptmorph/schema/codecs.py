@@ -79,13 +79,16 @@ def _write_plain(value: Any, path: str, args: Args, ctx: Context) -> dict[str, A
     return {path: value}
 
 
+_FLAGS = {"true": True, "false": False}  # keys of a table are texts, values of a flag are not
+
+
 def _read_table(config: Any, path: str, args: Args, ctx: Context) -> Any:
     said = get_path(config, path)
     if said is ABSENT or said is None:
         return ABSENT
     for value, spelt in args["table"].items():
         if said == spelt or said in args.get("also", {}).get(value, []):
-            return value
+            return _FLAGS.get(value, value)
     if args.get("others") == "ignore":
         return ABSENT
     known = ", ".join(str(s) for s in args["table"].values())
@@ -93,9 +96,10 @@ def _read_table(config: Any, path: str, args: Args, ctx: Context) -> Any:
 
 
 def _write_table(value: Any, path: str, args: Args, ctx: Context) -> dict[str, Any]:
-    if value not in args["table"]:
+    key = next((text for text, flag in _FLAGS.items() if flag is value), value)
+    if key not in args["table"]:
         raise CodecFault(f"{value!r} has no spelling at {path}; known are {', '.join(args['table'])}")
-    return {path: args["table"][value]}
+    return {path: args["table"][key]}
 
 
 def _read_length(config: Any, path: str, args: Args, ctx: Context) -> Any:
@@ -125,9 +129,8 @@ def _join(prefix: str, name: str) -> str:
 def _rope(config: Any, prefix: str) -> tuple[Any, Any]:
     """(theta, scaling) from the newer and the older spelling; each may be ABSENT. Raises on contradiction."""
     new = get_path(config, _join(prefix, "rope_parameters"))
-    old_theta = get_path(config, _join(prefix, "rope_theta"))
+    old_theta = _base(get_path(config, _join(prefix, "rope_theta")))
     old_scaling = get_path(config, _join(prefix, "rope_scaling"))
-    old_theta = ABSENT if old_theta is None else old_theta
     scaling = _scaling(old_scaling) if old_scaling is not ABSENT else ABSENT
     if not isinstance(new, dict):
         return old_theta, scaling
@@ -136,9 +139,9 @@ def _rope(config: Any, prefix: str) -> tuple[Any, Any]:
             f"{_join(prefix, 'rope_parameters')} differs by layer type ({', '.join(new)}); a drafter needs one",
             code="nested-rope",
         )
-    theta = new.get("rope_theta", ABSENT)
+    theta = _base(new.get("rope_theta"))
     new_scaling = _scaling({k: v for k, v in new.items() if k != "rope_theta"})
-    if theta is not ABSENT and old_theta is not ABSENT and float(theta) != float(old_theta):
+    if theta is not ABSENT and old_theta is not ABSENT and theta != old_theta:
         raise CodecFault(
             f"rope_theta is {old_theta} at {_join(prefix, 'rope_theta')} "
             f"but {theta} in {_join(prefix, 'rope_parameters')}",
@@ -152,6 +155,14 @@ def _rope(config: Any, prefix: str) -> tuple[Any, Any]:
     return (theta if theta is not ABSENT else old_theta), new_scaling
 
 
+def _base(said: Any) -> Any:
+    if said is None or said is ABSENT:
+        return ABSENT
+    if isinstance(said, bool) or not isinstance(said, (int, float)) or not 0 < said < 1e300:
+        raise CodecFault(f"rope_theta is {said!r}, not a positive number")
+    return float(said)
+
+
 def _scaling(said: Any) -> Any:
     """Normal form of a scaling: None for plain rotary embedding, else the fields with ``rope_type`` as name."""
     if said is None:
@@ -159,7 +170,10 @@ def _scaling(said: Any) -> Any:
     if not isinstance(said, dict):
         raise CodecFault(f"rope_scaling is {said!r}, not an object")
     fields = {k: v for k, v in said.items() if k not in ("type", "rope_type")}
-    names = {said[k] for k in ("type", "rope_type") if said.get(k) is not None}
+    given = [said[k] for k in ("type", "rope_type") if said.get(k) is not None]
+    if not all(isinstance(name, str) for name in given):
+        raise CodecFault(f"the type of rope scaling is {given[0]!r}, not a name")
+    names = set(given)
     if len(names) > 1:
         raise CodecFault(f"rope scaling has two types: {sorted(names)}", code="contradicting-rope")
     kind = names.pop() if names else "default"
@@ -167,10 +181,7 @@ def _scaling(said: Any) -> Any:
 
 
 def _read_theta(config: Any, path: str, args: Args, ctx: Context) -> Any:
-    theta = _rope(config, path)[0]
-    if theta is not ABSENT and (isinstance(theta, bool) or not isinstance(theta, (int, float)) or theta <= 0):
-        raise CodecFault(f"rope_theta is {theta!r}, not a positive number")
-    return theta if theta is ABSENT else float(theta)
+    return _rope(config, path)[0]
 
 
 def _write_theta(value: Any, path: str, args: Args, ctx: Context) -> dict[str, Any]:

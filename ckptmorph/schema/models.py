@@ -52,9 +52,9 @@ VersionSpec = Annotated[
 
 
 class Model(BaseModel):
-    """Frozen, and strict about unknown keys: a typo in a schema is an error, not a silent default."""
+    """Frozen, and strict about unknown keys and types: a typo or a ``no`` is an error, not a silent default."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class Cite(Model):
