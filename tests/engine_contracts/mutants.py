@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from ckptmorph.schema.engines import Engine
 from ckptmorph.schema.registry import Registry
+from ckptmorph.schema.versions import covers
 
 Plain = dict[str, Any]
-Change = tuple[str, Callable[[Plain], None]]
+Path = tuple[Any, ...]
 FLIPS = {
-    "does": {"drop": "raise", "raise": "drop", "random": "raise", "zeros": "raise", "ignored": "dropped"},
+    "does": {
+        **{"drop": "raise", "raise": "drop", "random": "raise", "zeros": "raise"},
+        **{"ignored": "dropped", "dropped": "ignored"},
+    },
     "if_present": {"kept": "replaced", "replaced": "kept"},
     "if_absent": {"target": "random", "random": "target"},
     "pick": {"any": "first", "first": "any"},
@@ -20,8 +25,17 @@ FLIPS = {
     "highest": {"n": "n - 1", "n - 1": "n"},
     "lowest": {"0": "1", "1": "0"},
 }
-FLIPS["does"]["dropped"] = "ignored"
 CONDITIONS = ("when", "read_when", "require")
+LEFT_OUT = ("source", "because", "message", "about", "releases", "code", "detect", "args", "scan")
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A changed contract, the change in words, and the releases that it concerns."""
+
+    words: str
+    engine: Engine
+    releases: frozenset[str]
 
 
 def plain(registry: Registry, engine: Engine) -> Plain:
@@ -41,64 +55,75 @@ def other(value: Any) -> Any:
         return value + 1
     if isinstance(value, str) and value.startswith("=["):
         return "=[7] * L"
+    if isinstance(value, str) and value in ("=true", "=false"):
+        return "=false" if value == "=true" else "=true"
     if isinstance(value, str) and value.startswith("="):
         return f"=not ({value[1:]})" if "==" in value and "if" not in value else f"={value[1:]} + 1"
-    return f"another {value}" if isinstance(value, str) else 17
+    return {"llama": "qwen3", "silu": "gelu"}.get(value, f"another {value}") if isinstance(value, str) else 17
 
 
 def shifted(spec: str, releases: list[str]) -> Iterator[str]:
     """Each bound of a range moved to the neighbouring release."""
     bounds = spec.split(",")
     for k, bound in enumerate(bounds):
-        sign = bound.rstrip("0123456789.post")
-        text = bound.removeprefix(sign)
-        here = next((i for i, r in enumerate(releases) if r == text or r == f"{text}.0"), None)
-        if here is None:
-            continue
-        for there in (here - 1, here + 1):
+        text = bound.lstrip("<>=!")
+        sign = bound.removesuffix(text)
+        here = next((i for i, r in enumerate(releases) if r in (text, f"{text}.0")), None)
+        for there in [] if here is None else (here - 1, here + 1):
             if 0 <= there < len(releases):
-                moved = sign + releases[there]
-                yield ",".join([*bounds[:k], moved, *bounds[k + 1 :]])
+                yield ",".join([*bounds[:k], sign + releases[there], *bounds[k + 1 :]])
 
 
-def changes(node: Any, path: tuple[Any, ...], releases: list[str]) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Every (path, new value)."""
+def changes(
+    node: Any, path: Path, releases: list[str], in_force: set[str]
+) -> Iterator[tuple[Path, Any, set[str]]]:
+    """Every (path, new value, releases concerned)."""
     if isinstance(node, list):
         for k, item in enumerate(node):
-            yield from changes(item, (*path, k), releases)
+            yield from changes(item, (*path, k), releases, in_force)
         return
     if not isinstance(node, dict):
         return
+    spec = node.get("versions")
+    in_force = {r for r in in_force if covers(spec, r)}
     for key, value in node.items():
         here = (*path, key)
-        if key in ("source", "because", "message", "about", "releases", "code", "detect", "args"):
+        if key in LEFT_OUT:
             continue
         if key == "versions":
-            yield from ((here, moved) for moved in shifted(value, releases))
+            for moved in shifted(value, releases):
+                concerned = {r for r in releases if covers(value, r) is not covers(moved, r)}
+                if concerned:
+                    yield here, moved, concerned
         elif key in ("fixed", "default") and path[0] == "forms":
-            yield here, other(value)
+            yield here, other(value), in_force
         elif key in CONDITIONS and value is not None:
-            yield here, f"not ({value})"
+            yield here, f"not ({value})", in_force
         elif key in FLIPS and value in FLIPS[key]:
-            yield here, FLIPS[key][value]
+            yield here, FLIPS[key][value], in_force
         elif key == "required":
-            yield here, not value
+            yield here, not value, in_force
         elif key == "default" and isinstance(value, str):
-            yield here, "[1, 2, 3]"
+            yield here, "[1, 2, 3]", in_force
         else:
-            yield from changes(value, here, releases)
+            yield from changes(value, here, releases, in_force)
 
 
-def mutants(registry: Registry, engine: Engine) -> Iterator[tuple[str, Engine]]:
-    """Each mutant with the words for what was changed."""
+def some(releases: set[str], order: list[str]) -> frozenset[str]:
+    """The first, the last and the middle one."""
+    known = [r for r in order if r in releases]
+    return frozenset(known[k] for k in (0, len(known) // 2, -1)) if known else frozenset()
+
+
+def mutants(registry: Registry, engine: Engine) -> Iterator[Mutant]:
+    """All of them, in the order of the file. A change that concerns no release that we know is none."""
     data = plain(registry, engine)
-    for path, value in changes(data, (), engine.releases):
+    for path, value, concerned in changes(data, (), engine.releases, set(engine.releases)):
         changed = copy.deepcopy(data)
         here = changed
         for step in path[:-1]:
             here = here[step]
         about = here.get("fact") or here.get("tensor") or here.get("code") or here.get("classes") or ""
-        was = here[path[-1]]
+        words = f"{'.'.join(map(str, path))} ({about}): {here[path[-1]]!r} -> {value!r}"
         here[path[-1]] = value
-        words = f"{'.'.join(map(str, path))} ({about}): {was!r} -> {value!r}"
-        yield words, Engine.model_validate(changed)
+        yield Mutant(words, Engine.model_validate(changed), some(concerned, engine.releases))

@@ -441,3 +441,23 @@ def test_a_release_that_nobody_looked_at_goes_by_the_nearest(release: str, like:
     nearest = {"0.5.11.post9": "0.5.11", "0.5.12.post9": "0.5.12.post1", "0.9.0": "0.5.23", "0.5.1": "0.5.6"}
     assert nearest[release] in warned[0].message
     assert fates(prediction)["fc_norm.0.weight"] == ("dropped" if like == "A" else "loaded")
+
+
+STRICT = ("attention_bias", "mlp_bias", "tie_word_embeddings", "num_attention_heads", "rms_norm_eps")
+
+
+@pytest.mark.parametrize("field", STRICT)
+@pytest.mark.parametrize("release", ["0.5.10.post1", "0.5.11", "0.5.12"])
+def test_a_null_for_a_number_or_a_flag_is_a_type_error_from_0_5_11(release: str, field: str) -> None:
+    """The transformers of these releases checks the types of a config's fields."""
+    prediction = look("sglang", release, sglang_shapes(ONE), sglang_config(ONE, **{field: None}))
+    raised = {f.where for f in prediction.findings if f.severity == "error" and f.code.startswith("engine-")}
+    if release != "0.5.10.post1":
+        assert field in raised
+
+
+@pytest.mark.parametrize("release", ALL)
+def test_a_head_that_is_the_targets_need_not_be_there(release: str) -> None:
+    shapes = without(sglang_shapes(FULL), "lm_head.weight")
+    found = seen(release, shapes, sglang_config(FULL, draft_vocab_size=None))
+    assert found["lm_head.weight"] == "from_target"

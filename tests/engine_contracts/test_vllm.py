@@ -422,6 +422,9 @@ def test_a_model_type_beside_the_nested_form_turns_it_flat(release: str) -> None
         ("LlamaForCausalLM", "0.18.0", [0, 5, 32], (0, 5, 32)),
         ("LlamaForCausalLM", "0.33.0", [5, 33], (5,)),
         ("LlamaForCausalLM", "0.33.0", [], (2, 16, 29)),
+        ("LlamaForCausalLM", "0.17.0", [], (2, 16, 29)),
+        ("DeepseekV3ForCausalLM", "0.24.0", [], (2, 16, 29)),
+        ("DeepseekV3ForCausalLM", "0.25.0", [], (2, 16, 29)),
         ("DeepseekV3ForCausalLM", "0.24.0", [0, 5, 32], (5,)),
         ("DeepseekV3ForCausalLM", "0.25.0", [0, 5, 32], (5, 32)),
     ],
@@ -449,3 +452,31 @@ def test_a_release_that_nobody_looked_at_goes_by_the_nearest(release: str, neare
     warned = [f for f in prediction.findings if f.code == "unknown-release"]
     assert [f.severity for f in warned] == ["warning"]
     assert nearest in warned[0].message
+
+
+# --- the drafter's own tables -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("release", ALL)
+def test_a_full_head_of_its_own_is_kept_from_0_11_1(release: str) -> None:
+    drafter = meaning(FULL)
+    prediction = look("vllm", release, speculators_shapes(FULL), vllm_config(FULL), drafter=drafter)
+    kept = since(release, "0.11.1")
+    assert fates(prediction)["lm_head.weight"] == ("loaded" if kept else "from_target")
+    said = codes(prediction) | codes(prediction, "warning") | codes(prediction, "note")
+    assert ("own-tables-replaced" in said) is not kept
+    assert ("embedding-not-compared" in said) is kept
+
+
+@pytest.mark.parametrize("release", ALL)
+@pytest.mark.parametrize("flag", ["bias", "attention_bias"])
+def test_either_bias_flag_counts_in_the_nested_form_too(release: str, flag: str) -> None:
+    assert seen(release, ONE, "speculators", **{flag: True})[O_BIAS] == "missing"
+
+
+@pytest.mark.parametrize("release", ["0.25.0", "0.26.0", "0.33.0"])
+@pytest.mark.parametrize("geo", [ONE, QWEN3], ids=["llama", "qwen3"])
+@pytest.mark.parametrize("form", FORMS)
+def test_without_a_word_about_windows_there_are_none(release: str, geo: Geometry, form: str) -> None:
+    prediction = look("vllm", release, speculators_shapes(geo), of(form, geo))
+    assert prediction.facts["attention_windows"].value == [None]

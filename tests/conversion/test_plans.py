@@ -1,0 +1,105 @@
+"""A plan is a value: equal for equal questions, whole in JSON, and without any effect."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ckptmorph import api
+from ckptmorph.findings import plain
+from ckptmorph.plans import Plan, Report
+from tests.conversion.drafters import Geometry, contents, speculators_config, speculators_shapes, write
+
+GOALS = ("speculators", "sglang@0.5.9", "sglang@0.5.23", "vllm@0.33.0", "vllm")
+INPUT_NORM = Geometry().having("norm_before_fc")
+RENAMES = [
+    ("sglang@0.5.9", Geometry()),
+    ("sglang@0.5.23", Geometry()),
+    ("sglang@0.5.23", Geometry(L=2)),
+    ("sglang@0.5.23", INPUT_NORM),
+    ("vllm@0.33.0", Geometry()),
+    ("vllm@0.33.0", Geometry(L=2)),
+    ("vllm@0.33.0", INPUT_NORM),
+]
+
+
+@pytest.mark.parametrize("to", GOALS)
+def test_the_same_question_has_the_same_answer(drafter: Path, to: str) -> None:
+    first, second = api.plan(drafter, to=to), api.plan(drafter, to=to)
+    assert first == second
+    assert first.model_dump_json() == second.model_dump_json()
+
+
+@pytest.mark.parametrize("to", GOALS)
+@pytest.mark.parametrize("states", [None, [5, 2, 4]])
+def test_it_goes_through_json(drafter: Path, to: str, states: list[int] | None) -> None:
+    plan = api.plan(drafter, "/some/where", to=to, aux_states=states)
+    assert Plan.model_validate_json(plan.model_dump_json(by_alias=True)) == plan
+    assert Plan.model_validate_json(plan.model_dump_json()) == plan
+    assert Plan.model_validate(plain(plan)) == plan
+
+
+def test_a_report_goes_through_json_too(drafter: Path, tmp_path: Path) -> None:
+    report = api.convert(drafter, tmp_path / "out", to="sglang", hash=True)
+    assert Report.model_validate_json(report.model_dump_json(by_alias=True)) == report
+    assert Report.model_validate(plain(report)) == report
+
+
+def test_it_writes_nothing(drafter: Path, tmp_path: Path) -> None:
+    def everything() -> dict[str, tuple[bytes, int]]:
+        return {n: (data, (tmp_path / n).stat().st_mtime_ns) for n, data in contents(tmp_path).items()}
+
+    before = everything()
+    for to in GOALS:
+        api.plan(drafter, tmp_path / "out", to=to)
+    assert everything() == before
+
+
+def test_it_cannot_be_changed(drafter: Path) -> None:
+    plan = api.plan(drafter, to="vllm")
+    with pytest.raises(ValueError, match="frozen"):
+        plan.status = "converted"
+
+
+@pytest.mark.parametrize(("to", "geo"), RENAMES, ids=str)
+def test_renames_compute_nothing(tmp_path: Path, to: str, geo: Geometry) -> None:
+    source = write(tmp_path / "a", speculators_config(geo), speculators_shapes(geo), geo)
+    plan = api.plan(source, to=to)
+    assert plan.bytes.computed == 0
+    assert plan.bytes.copied == sum(step.nbytes for step in plan.tensors)
+    assert all(step.moves_only and not step.operations for step in plan.tensors)
+
+
+def test_a_permutation_is_the_only_operation(drafter: Path) -> None:
+    plan = api.plan(drafter, to="vllm", aux_states=[5, 2, 4])
+    assert [step.target for step in plan.tensors if step.operations] == ["fc.weight"]
+    assert {step.target for step in plan.tensors if not step.moves_only} <= {"fc.weight"}
+
+
+@pytest.mark.parametrize("to", GOALS)
+def test_a_conversion_does_what_its_plan_says(drafter: Path, tmp_path: Path, to: str) -> None:
+    plan = api.plan(drafter, tmp_path / "out", to=to)
+    report = api.convert(drafter, tmp_path / "out", to=to)
+    for name in (
+        "route",
+        "tensors",
+        "config",
+        "config_text",
+        "losses",
+        "findings",
+        "files",
+        "bytes",
+        "dropped",
+    ):
+        assert getattr(plan, name) == getattr(report, name)
+    assert (tmp_path / "out/config.json").read_text() == plan.config_text
+
+
+@pytest.mark.parametrize("to", GOALS)
+def test_two_conversions_give_the_same_folder(drafter: Path, tmp_path: Path, to: str) -> None:
+    for name in ("one", "two"):
+        api.convert(drafter, tmp_path / name, to=to)
+    one = contents(tmp_path / "one")
+    assert one == contents(tmp_path / "two")
+    assert not any(str(tmp_path).encode() in data for data in one.values())

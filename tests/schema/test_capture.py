@@ -1,0 +1,160 @@
+"""Ids and states: every rule of every contract, forwards and back."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ckptmorph.schema.capture import CannotCapture, NeedsTarget, captured, ids_for, rule_for
+from ckptmorph.schema.engines import Capture, CaptureRule, Case
+from ckptmorph.schema.models import Cite
+from ckptmorph.schema.registry import load_registry
+
+HERE = Cite(repo="example-org/x", path="y.py", release="1")
+At = tuple[str, Capture, CaptureRule]
+
+
+def every_rule() -> Iterator[At]:
+    for engine in load_registry().engines.values():
+        for number, rule in enumerate(engine.capture.rules):
+            yield f"{engine.engine}-{number}", engine.capture, rule
+
+
+RULES = list(every_rule())
+
+
+def distinct() -> list[At]:
+    """Rules that differ in what they compute, not in classes and releases."""
+    seen: dict[tuple[str, ...], At] = {}
+    for name, capture, rule in RULES:
+        key = (capture.order, str(rule.cases), rule.lowest, rule.highest)
+        seen.setdefault(key, (name, capture, rule))
+    return list(seen.values())
+
+
+DISTINCT = pytest.mark.parametrize("at", distinct(), ids=lambda at: at[0])
+
+
+def made(order: str = "ascending", **fields: Any) -> tuple[Capture, CaptureRule]:
+    given = {"classes": "any", "cases": [Case(h="id")], "highest": "n", "because": "a test", "source": HERE}
+    rule = CaptureRule.model_validate({**given, **fields})
+    return Capture.model_validate({"at": ["ids"], "order": order, "rules": [rule]}), rule
+
+
+def asked(capture: Capture, rule: CaptureRule, states: list[int], n: int) -> list[int] | None:
+    try:
+        return ids_for(capture, rule, states, n)
+    except CannotCapture:
+        return None
+
+
+@given(st.sampled_from(RULES), st.integers(2, 90), st.data())
+def test_the_ids_capture_exactly_the_states(at: At, n: int, data: st.DataObject) -> None:
+    _, capture, rule = at
+    states = data.draw(st.lists(st.integers(-1, n + 1), max_size=6))
+    ids = asked(capture, rule, states, n)
+    if ids is not None:
+        wanted = sorted(states) if capture.order == "ascending" else states
+        assert captured(capture, rule, ids, n) == wanted
+        assert all(type(i) is int for i in ids)
+
+
+@DISTINCT
+def test_no_list_is_overlooked(at: At) -> None:
+    """Small enough to try every list there is: `ids_for` finds one whenever one exists, and only then."""
+    _, capture, rule = at
+    n = 4
+    reachable = set()
+    for size in (1, 2, 3):
+        for ids in itertools.product(range(-1, n + 2), repeat=size):
+            states = captured(capture, rule, list(ids), n)
+            if states is not None and len(states) == size:
+                reachable.add(tuple(states))
+    for size in (1, 2, 3):
+        for chosen in itertools.combinations(range(-1, n + 2), size):
+            found = asked(capture, rule, list(chosen), n)
+            assert (found is not None) is (chosen in reachable), (chosen, found)
+
+
+@DISTINCT
+@pytest.mark.parametrize("states", [[], [2, 2], [3, 2, 3]])
+def test_no_states_and_states_twice_are_refused(at: At, states: list[int]) -> None:
+    _, capture, rule = at
+    with pytest.raises(CannotCapture):
+        ids_for(capture, rule, states, 9)
+
+
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=5, unique=True))
+def test_a_reader_in_list_order_keeps_the_order(states: list[int]) -> None:
+    capture, rule = made("list", cases=[Case(h="id + 1")])
+    ids = ids_for(capture, rule, states, 40)
+    assert ids == [h - 1 for h in states]
+    assert captured(capture, rule, ids, 40) == states
+
+
+DEEPSEEK = {"cases": [Case(when="ids[0] == 1", h="id + 1"), Case(h="id")], "highest": "n - 1"}
+GPT_OSS = {"cases": [Case(when="max(ids) != n", h="id + 1"), Case(h="id")]}
+
+
+@pytest.mark.parametrize(
+    ("rule", "states", "n", "ids"),
+    [
+        (DEEPSEEK, [2, 30, 58], 61, [1, 29, 57]),
+        (DEEPSEEK, [0, 3, 31], 61, [0, 3, 31]),
+        (DEEPSEEK, [0, 2, 30], 61, [1, -1, 29]),
+        (DEEPSEEK, [1, 5], 61, [5, 1]),
+        (DEEPSEEK, [1, 2], 61, [1, 0]),
+        (DEEPSEEK, [1], 61, None),
+        (DEEPSEEK, [61], 61, None),
+        (GPT_OSS, [2, 13, 24], 24, [1, 12, 23]),
+        (GPT_OSS, [1, 24], 24, [0, 23]),
+        (GPT_OSS, [0, 1], 24, [-1, 0]),
+        (GPT_OSS, [25], 24, None),
+    ],
+)
+def test_rules_that_look_at_the_whole_list(
+    rule: dict[str, Any], states: list[int], n: int, ids: list[int] | None
+) -> None:
+    capture, made_rule = made(**rule)
+    found = asked(capture, made_rule, states, n)
+    if ids is None:
+        assert found is None
+    else:
+        assert found is not None
+        assert captured(capture, made_rule, found, n) == states
+        assert captured(capture, made_rule, ids, n) == states
+
+
+def test_without_the_number_of_layers() -> None:
+    capture, rule = made(**GPT_OSS)
+    with pytest.raises(NeedsTarget, match="number of layers"):
+        ids_for(capture, rule, [2, 13], None)
+    capture, rule = made(cases=[Case(h="id + 1")], default="[2, n // 2, n - 3]")
+    assert ids_for(capture, rule, [2, 13], None) == [1, 12]
+    assert captured(capture, rule, None, None) is None
+    assert captured(capture, rule, None, 32) == [2, 16, 29]
+
+
+def test_the_message_says_which_state_and_why() -> None:
+    capture, rule = made(lowest="1", highest="n - 1", outside="a TypeError")
+    with pytest.raises(CannotCapture, match=r"state 0 is outside 1\.\.8: a TypeError"):
+        ids_for(capture, rule, [0, 3], 9)
+
+
+def test_the_first_rule_that_fits_counts() -> None:
+    first = CaptureRule(classes=["A"], versions="<2", cases=[Case(h="id")], because="b", source=HERE)
+    other = CaptureRule(classes=["A", "B"], cases=[Case(h="id + 1")], because="b", source=HERE)
+    rest = CaptureRule(classes="any", versions=">=3", cases=[Case(h="id + 2")], because="b", source=HERE)
+    capture = Capture(at=["x"], rules=[first, other, rest])
+    assert rule_for(capture, "A", "1.0") is first
+    assert rule_for(capture, "A", "2.0") is other
+    assert rule_for(capture, "B", "1.0") is other
+    assert rule_for(capture, "C", "2.0") is None
+    assert rule_for(capture, None, "2.0") is None
+    assert rule_for(capture, "C", "3.0") is rest
+    assert rule_for(capture, None, "3.0") is rest

@@ -1,0 +1,265 @@
+"""A wrong schema file is refused with the place, the word and the nearest right one."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ckptmorph.errors import SchemaError
+from ckptmorph.permutes import _NAMED
+from ckptmorph.schema.check import parse_data
+from ckptmorph.schema.check_names import PERMUTATIONS
+from ckptmorph.schema.kinds import KINDS
+from ckptmorph.schema.positions import load_yaml
+from ckptmorph.schema.registry import builtin_folder, load_registry
+from ckptmorph.schemas_api import checked
+
+STRANGER = Path(__file__).parent / "stranger"
+
+
+def refused(text: str) -> SchemaError:
+    with pytest.raises(SchemaError) as caught:
+        parse_data(*load_yaml(text, "f.yaml"))
+    assert caught.value.exit_code == 3
+    assert caught.value.where is not None
+    return caught.value
+
+
+def edited(tmp_path: Path, file: str, old: str, new: str) -> tuple[Path, int]:
+    """The stranger's schemas with one text replaced; also the line it stands in, from 1."""
+    folder = tmp_path / "edited"
+    shutil.copytree(STRANGER, folder)
+    text = (folder / file).read_text()
+    assert old in text
+    (folder / file).write_text(text.replace(old, new, 1))
+    return folder, text[: text.index(old)].count("\n") + 1
+
+
+def refused_together(folder: Path) -> SchemaError:
+    with pytest.raises(SchemaError) as caught:
+        load_registry((folder,))
+    assert caught.value.where is not None
+    return caught.value
+
+
+# --- one file ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("file", sorted(builtin_folder().rglob("*.yaml")), ids=lambda f: f.name)
+def test_what_we_ship_is_right(file: Path) -> None:
+    assert checked(file).findings == ()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_refuses_an_unknown_key(kind: str) -> None:
+    error = refused(f"schema_version: 1\n{kind}: x\nabuot: typo\n")
+    assert error.code == "bad-schema"
+    assert str(error.where).startswith("f.yaml:")
+
+
+FRAGMENT = "schema_version: 1\nfragment: x\nabout: y\nconfig:\n  - {fact: a, at: b, %s}\n"
+
+
+@pytest.mark.parametrize(
+    ("key", "near"), [("defualt: 1", "default"), ("becuase: x", "because"), ("requierd: true", "required")]
+)
+def test_a_misspelt_key(key: str, near: str) -> None:
+    error = refused(FRAGMENT % key)
+    assert (error.where, error.hint) == ("f.yaml:5:22", f"did you mean {near}?")
+    assert key.split(":")[0] in error.message
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("default: 1", "needs 'because' and 'source'"),
+        ("fixed: 1, because: x", "needs 'because' and 'source'"),
+        ("default: null, source: {repo: a/b, path: c, release: d}", "needs 'because' and 'source'"),
+        ("set: c", "either 'fact' or 'set'"),
+        ("when: 2 ** 3", "expression"),
+        ("versions: newest", "not a version range"),
+        ("write: perhaps", "bool"),
+        ("pick: some", "pick"),
+        ("source: {repo: a/b}", "path"),
+    ],
+)
+def test_a_line_that_is_not_whole(line: str, says: str) -> None:
+    error = refused(FRAGMENT % line)
+    assert says in error.message
+    assert str(error.where).startswith("f.yaml:5:")
+
+
+@pytest.mark.parametrize("word", ["no", "yes", "on", "'false'", "0", "1"])
+def test_a_flag_is_true_or_false_and_nothing_like_it(word: str) -> None:
+    """YAML 1.1 habits must not slip through as a text that somebody turns into a flag."""
+    assert "write" in refused(FRAGMENT % f"write: {word}").message
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("schema_version: 2\nfragment: x\n", "f.yaml:1:17"),
+        ("schema_version: '1'\nfragment: x\n", "f.yaml:1:17"),
+        ("schema_version: true\nfragment: x\n", "f.yaml:1:17"),
+        ("fragment: x\n", "f.yaml:1:1"),
+        ("schema_version: 1\nnothing: x\n", "f.yaml:1:1"),
+        ("- a\n", "f.yaml:1:1"),
+        ("just a text\n", "f.yaml:1:1"),
+    ],
+)
+def test_what_is_no_schema_file(text: str, where: str) -> None:
+    assert refused(text).where == where
+
+
+NAMES = (
+    "schema_version: 1\nlayout: x\nalgorithm: eagle3\nabout: y\nwritten_by: {library: z, versions: '>=1'}\n"
+)
+NAMES += "source: {repo: a/b, path: c, release: d}\ndetect: []\nconfig: []\nnames:\n  - {%s}\n"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "tensor: a",
+        "name: a",
+        "tensor: a, tensors: [b], name: c",
+        "tensor: a, name: b, absent: true",
+        "tensors: [a, b], name: c",
+        "tensor: a, name: b, concat: 0",
+        "tensors: [a, b], name: c, concat: 0, shape: [1]",
+        "tensors: [a, b], name: c, concat: 0, permute: rope_split(1)",
+        "tensor: 'a.{i', name: b",
+        "tensor: 'a*b', name: b",
+        "tensor: a, name: '{i}{j}'",
+        "tensor: a, name: b, form: relative",
+        "tensor: a, name: b, permute: rope_split",
+        "tensor: a, name: b, permute: rope_split(2 **)",
+        "tensor: a, name: b, permute: {a: 7}",
+    ],
+)
+def test_a_name_line_that_is_not_whole(line: str) -> None:
+    assert str(refused(NAMES % line).where).startswith("f.yaml:10:")
+
+
+# --- together with the others -----------------------------------------------------------------------------------------
+
+OUT = 'name: "net.blocks.{i+1}.out"'
+K_PERMUTED = '"layers.{i}.self_attn.k_proj.weight": rope'
+ABSOLUTE = "form: absolute}"
+WRONG = [
+    ("layout", "algorithm: eagle3", "algorithm: eagel3", "eagel3", "eagle3"),
+    ("layout", "{use: hf_decoder,", "{use: hf_decodr,", "hf_decodr", "hf_decoder"),
+    (
+        "layout",
+        "{fact: norm_before_res",
+        "{fact: norm_befor_res",
+        "norm_befor_residual",
+        "norm_before_residual",
+    ),
+    ("layout", "codec: dtype", "codec: dtpye", "dtpye", "dtype"),
+    ("layout", "{tensor: norm.weight,", "{tensor: nrom.weight,", "nrom.weight", "norm.weight"),
+    ("layout", "when: logit_scale != 1.0", "when: logit_sclae != 1.0", "logit_sclae", "logit_scale"),
+    ("layout", "shape: [1, H]", "shape: [1, hiden_size]", "hiden_size", "hidden_size"),
+    ("layout", OUT, 'name: "net.blocks.{k+1}.out"', "'k'", None),
+    ("layout", OUT, 'name: "net.block.out"', "share one name", None),
+    ("layout", 'name: "net.blocks.{i+1}.*"', 'name: "net.blocks.{i+1}.rest"', "'*'", None),
+    ("layout", "rope_interleave(heads)", "rope_interlaeve(heads)", "rope_interlaeve", "rope_interleave"),
+    ("layout", "rope_interleave(heads)", "rope_interleave(heds)", "heds", "heads"),
+    ("layout", K_PERMUTED, K_PERMUTED.replace("k_proj", "o_proj"), "o_proj", None),
+    (
+        "layout",
+        ABSOLUTE,
+        ABSOLUTE + "\n  - {tensor: lm_head.weight, name: net.h, form: offset}",
+        "lm_head",
+        None,
+    ),
+    ("layout", "concat: 0", "concat: 2", "no dimension 2", None),
+    ("layout", '- {tensor: "*", name: "net.*"}', "", "covers", None),
+    ("engine", "layout: oddfellow", "layout: oddfelow", "oddfelow", "oddfellow"),
+    ("engine", "require: L < 3", "require: layers < 3", "layers", None),
+    ("engine", "require: L < 3", "require: drafter.num_hiden_layers < 3", "num_hiden_layers", None),
+    (
+        "engine",
+        "missing:\n  - {does",
+        "missing:\n  - {tensor: nrom.weight, does",
+        "nrom.weight",
+        "norm.weight",
+    ),
+    ("engine", 'lowest: "0"', 'lowest: "m"', "'m'", None),
+    ("engine", "cases: [{h: id + 1}]", "cases: [{h: idx + 1}]", "idx", None),
+    ("engine", "{fact: rope_theta,", "{fact: rope_tehta,", "rope_tehta", "rope_theta"),
+]
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "says", "near"), WRONG, ids=[f"{w[0]}-{w[3]}-{k}" for k, w in enumerate(WRONG)]
+)
+def test_what_does_not_fit_the_others(
+    tmp_path: Path, file: str, old: str, new: str, says: str, near: str | None
+) -> None:
+    folder, line = edited(tmp_path, f"{file}.yaml", old, new)
+    error = refused_together(folder)
+    assert says in error.message
+    shown, row, _ = str(error.where).rsplit(":", 2)
+    assert shown == f"{folder}/{file}.yaml"
+    # The first place where the word stands: what is repeated in the file may be named at its first occurrence.
+    assert int(row) <= line + 1
+    if near is not None:
+        assert error.hint == f"did you mean {near}?"
+
+
+def test_the_place_is_the_line_and_column_of_the_word(tmp_path: Path) -> None:
+    folder, line = edited(tmp_path, "layout.yaml", "{fact: draft_vocab_size", "{fact: draft_vocab_siez")
+    assert refused_together(folder).where == f"{folder}/layout.yaml:{line}:12"
+
+
+HUB = [
+    ("H: hidden_size", "H: hiden_size", "hiden_size"),
+    ("a: {count: A}", "a: {count: B}", "'B'"),
+    ("identity: [fc.weight,", "identity: [fc.wieght,", "fc.wieght"),
+    ("shown: norm_before_fc", "shown: norm_befor_fc", "norm_befor_fc"),
+    ("fc.weight: {shape: [H, A*T]}", "fc.weight: {shape: [H, A*W]}", "'W'"),
+    ("derive: target_mask", "derive: target_maks", "target_maks"),
+    ("counted_by: num_aux_states", "counted_by: num_states", "counted_by"),
+    ("blocks_of: [fc.weight,", "blocks_of: [fc.wieght,", "fc.wieght"),
+    ("require: len(aux_states) == A", "require: len(aux_state) == A", "aux_state"),
+    ("layers.{i}.hidden_norm.weight: {shape: [H], where: i == 0}", "layers.{k}.h: {shape: [H]}", "'k'"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "says"), HUB)
+def test_a_hub_that_does_not_fit_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str, says: str
+) -> None:
+    folder = tmp_path / "schemas"
+    shutil.copytree(builtin_folder(), folder)
+    hub = folder / "eagle3" / "algorithm.yaml"
+    text = hub.read_text()
+    assert old in text
+    hub.write_text(text.replace(old, new, 1))
+    with monkeypatch.context() as patched:
+        patched.setattr("ckptmorph.schema.registry.builtin_folder", lambda: folder)
+        with pytest.raises(SchemaError) as caught:
+            load_registry.__wrapped__()
+    assert says in caught.value.message
+    assert caught.value.where is not None and "algorithm.yaml" in caught.value.where
+
+
+def test_the_permutations_that_may_be_named_exist() -> None:
+    assert set(PERMUTATIONS) == set(_NAMED)
+
+
+def test_checking_a_file_says_what_is_wrong_with_it(tmp_path: Path) -> None:
+    folder, line = edited(tmp_path, "layout.yaml", "codec: dtype", "codec: dtpye")
+    found = checked(folder / "layout.yaml").findings
+    assert [f.code for f in found] == ["bad-schema"]
+    assert found[0].where is not None and f"layout.yaml:{line}:" in found[0].where
+    assert found[0].hint == "did you mean dtype?"
+
+
+def test_a_file_that_is_no_yaml(tmp_path: Path) -> None:
+    path = tmp_path / "f.yaml"
+    path.write_text("a: [1\n")
+    assert [f.code for f in checked(path).findings] == ["bad-yaml"]

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import hashlib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from ckptmorph.errors import SchemaError, UsageError
+from ckptmorph.schema.models import Use
+from ckptmorph.schema.registry import ENTRY_POINTS, builtin_folder, load_registry
+
+STRANGER = Path(__file__).parent / "stranger"
+
+
+def test_what_is_built_in() -> None:
+    registry = load_registry()
+    assert set(registry.algorithms) == {"eagle3"}
+    assert registry.layout_names() == ["sglang", "speculators", "vllm"]
+    assert registry.engine_names() == ["sglang", "speculators", "vllm"]
+
+
+def test_digests_are_those_of_the_files() -> None:
+    registry = load_registry((STRANGER,))
+    for shown, digest in registry.digests.items():
+        inside = builtin_folder() / shown.removeprefix("schemas/")
+        path = inside if shown.startswith("schemas/") else Path(shown)
+        assert digest == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert len(registry.digests) == len(list(builtin_folder().rglob("*.yaml"))) + 2
+    assert set(registry.positions) == set(registry.digests)
+
+
+def test_a_folder_and_single_files_add_the_same() -> None:
+    folder = load_registry((STRANGER,))
+    files = load_registry((STRANGER / "layout.yaml", STRANGER / "engine.yaml"))
+    assert (folder.layouts, folder.engines) == (files.layouts, files.engines)
+    assert ("eagle3", "oddfellow") in folder.layouts
+    assert "oddfellow" not in load_registry().layout_names()
+
+
+def test_the_same_twice_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "copy.yaml").write_text((builtin_folder() / "eagle3/layouts/vllm.yaml").read_text())
+    with pytest.raises(SchemaError, match="vllm") as caught:
+        load_registry((tmp_path,))
+    assert caught.value.code == "duplicate-schema"
+    assert caught.value.where is not None and "copy.yaml" in caught.value.where
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        load_registry((tmp_path / "nothing",))
+    assert caught.value.code == "no-schema-folder"
+
+
+def test_other_files_in_the_folder_do_not_matter(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("a: [")
+    (tmp_path / "x.yml").write_text("a: [")
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "layout.yaml").write_text((STRANGER / "layout.yaml").read_text())
+    assert ("eagle3", "oddfellow") in load_registry((tmp_path,)).layouts
+
+
+class Point:
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def load(self) -> object:
+        return self.value
+
+
+@pytest.mark.parametrize(
+    "value", [STRANGER, str(STRANGER), lambda: STRANGER], ids=["path", "text", "function"]
+)
+def test_entry_points_give_folders(monkeypatch: pytest.MonkeyPatch, value: object) -> None:
+    asked = []
+
+    def entry_points(*, group: str) -> list[Point]:
+        asked.append(group)
+        return [Point(value)]
+
+    monkeypatch.setattr(metadata, "entry_points", entry_points)
+    assert ("eagle3", "oddserve") in load_registry.__wrapped__().engines
+    assert asked == [ENTRY_POINTS]
+
+
+def test_an_engine_without_its_layout_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "engine.yaml").write_text((STRANGER / "engine.yaml").read_text())
+    with pytest.raises(SchemaError, match="oddfellow"):
+        load_registry((tmp_path,))
+
+
+def test_fragments_are_put_under_their_prefix() -> None:
+    registry = load_registry()
+    entries = registry.entries([Use(use="hf_decoder", under="a.b")])
+    assert [e.fact for e in entries] == [e.fact for e in registry.entries([Use(use="hf_decoder")])]
+    by_fact = {e.fact: e for e in entries}
+    assert by_fact["hidden_size"].at == "a.b.hidden_size"
+    assert by_fact["attention_windows"].at == "a.b"
+
+
+@pytest.mark.parametrize(
+    ("what", "name"), [("algorithm", "eagel3"), ("layout", "speclators"), ("engine", "sglag")]
+)
+def test_unknown_names_get_the_nearest(what: str, name: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        getattr(load_registry(), what)(*([] if what == "algorithm" else ["eagle3"]), name)
+    assert caught.value.code == f"unknown-{what}"
+    assert caught.value.hint is not None and caught.value.hint.startswith("did you mean ")
