@@ -17,7 +17,7 @@ from ckptmorph.errors import UsageError
 from ckptmorph.execute import execute
 from ckptmorph.explanations import Explanation
 from ckptmorph.explanations import explain as explained
-from ckptmorph.findings import Finding, Severity, by_severity
+from ckptmorph.findings import Finding, Severity, by_severity, verdict_of
 from ckptmorph.graphs import edges_of, layout_node, search
 from ckptmorph.matrix import Matrix, matrix
 from ckptmorph.planner import compose_for, evaluator, goals, make_plan
@@ -219,16 +219,11 @@ def verify(
     source.drafter.findings += weight_findings(source.drafter, folder, deep=deep)
     result = predict(registry, at, folder.tensors, folder.config, source.drafter, source.request)
     findings = by_severity([*_own_faults(source, result.findings), *result.findings])
-    severities = {f.severity for f in findings}
     return Verification(
         path=str(folder.path),
         engine=name,
         release=at.release,
-        verdict="fail"
-        if Severity.ERROR in severities
-        else "warn"
-        if Severity.WARNING in severities
-        else "ok",
+        verdict=verdict_of(findings),
         layout=source.layout.layout,
         form=result.form,
         tensors=result.tensors,

@@ -7,11 +7,11 @@ route), `verify` on a folder that exists.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from ckptmorph.canonical import Drafter, Request, Shaped, codec_context, environment
 from ckptmorph.facts import Known, active, cite
-from ckptmorph.findings import Finding, Severity, error, in_json, note, warning
+from ckptmorph.findings import Finding, Severity, error, in_json, note, verdict_of, warning
 from ckptmorph.matching import fold
 from ckptmorph.predict import (
     Env,
@@ -312,17 +312,11 @@ class _Judging:
         )
 
     def _prediction(self) -> Prediction:
-        severities = {f.severity for f in self.findings}
-        verdict: Literal["ok", "warn", "fail"] = "ok"
-        if Severity.WARNING in severities:
-            verdict = "warn"
-        if Severity.ERROR in severities:
-            verdict = "fail"
         trained = self._trained()
         return Prediction(
             engine=self.engine.engine,
             release=self.at.release,
-            verdict=verdict,
+            verdict=verdict_of(self.findings),
             form=self.reading.form.form if self.reading.form else None,
             tensors=coverage(self.treated),
             details=tuple(self.treated),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import Enum
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -69,6 +69,17 @@ def note(code: str, message: str, **more: Any) -> Finding:
 def errors_in(findings: Iterable[Finding]) -> list[Finding]:
     """Only the errors."""
     return [f for f in findings if f.severity is Severity.ERROR]
+
+
+Outcome = Literal["ok", "warn", "fail"]
+
+
+def verdict_of(findings: Iterable[Finding]) -> Outcome:
+    """Fail with any error, warn with any warning, else ok."""
+    severities = {f.severity for f in findings}
+    if Severity.ERROR in severities:
+        return "fail"
+    return "warn" if Severity.WARNING in severities else "ok"
 
 
 def by_severity(findings: Iterable[Finding]) -> list[Finding]:

@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from ckptmorph.contract import predict
-from ckptmorph.findings import Finding, Severity, Value, by_severity
+from ckptmorph.findings import Finding, Outcome, Severity, Value, by_severity
 from ckptmorph.predictions import engine_at
 from ckptmorph.schema.registry import Registry
 from ckptmorph.schema.versions import newest
@@ -28,7 +28,7 @@ class MatrixRow(Value):
     first: str
     last: str
     releases: int
-    verdict: Literal["ok", "warn", "fail"]
+    verdict: Outcome
     code: str | None = None
     reason: str = ""
     next: str | None = None

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
 
 from pydantic import Field
 
 from ckptmorph.facts import Known
-from ckptmorph.findings import Finding, Value, warning
+from ckptmorph.findings import Finding, Outcome, Value, warning
 from ckptmorph.predict import Treated
 from ckptmorph.schema.engines import Engine
 from ckptmorph.schema.versions import nearest, newest, parse_version
@@ -40,7 +39,7 @@ class Prediction(Value):
 
     engine: str
     release: str
-    verdict: Literal["ok", "warn", "fail"]
+    verdict: Outcome
     form: str | None = None
     tensors: Coverage = Coverage()
     details: tuple[Treated, ...] = ()

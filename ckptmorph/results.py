@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from ckptmorph.facts import Known
-from ckptmorph.findings import Finding, Value
+from ckptmorph.findings import Finding, Outcome, Value
 from ckptmorph.predict import Treated
 from ckptmorph.predictions import Coverage
 
@@ -61,7 +61,7 @@ class Verification(Value):
     path: str
     engine: str
     release: str
-    verdict: Literal["ok", "warn", "fail"]
+    verdict: Outcome
     layout: str
     form: str | None
     tensors: Coverage
