@@ -22,6 +22,7 @@ from ckptmorph.graphs import edges_of, layout_node, search
 from ckptmorph.matrix import Matrix, matrix
 from ckptmorph.planner import compose_for, evaluator, goals, make_plan
 from ckptmorph.plans import Plan, Report
+from ckptmorph.predictions import EngineAt
 from ckptmorph.results import EdgeView, GraphView, Inspection, Restored, TensorView, Verification
 from ckptmorph.schema.registry import Registry, load_registry
 from ckptmorph.sources import Source, Wish, engine_release, open_source, split_release
@@ -64,6 +65,21 @@ def _wish(
     )
 
 
+def _opened(drafter: PathLike, wish: Wish, schema_path: Sequence[PathLike]) -> tuple[Registry, Source]:
+    registry = _registry(schema_path)
+    return registry, open_source(registry, open_folder(Path(drafter)), wish)
+
+
+def _opened_for(
+    drafter: PathLike, wish: Wish, schema_path: Sequence[PathLike]
+) -> tuple[Registry, Source, EngineAt]:
+    registry = _registry(schema_path)
+    folder = open_folder(Path(drafter))
+    name, release = split_release(wish.to)
+    source = open_source(registry, folder, wish)
+    return registry, source, engine_release(registry, source.layout.algorithm, name, release)
+
+
 def _text(value: Any) -> str:
     import json
 
@@ -77,9 +93,11 @@ def inspect(
 
     Raises InputError when the folder is broken or no drafter, RefusedError when two layouts fit equally well.
     """
-    registry = _registry(schema_path)
-    folder = open_folder(Path(drafter))
-    source = open_source(registry, folder, _wish("-", from_=from_))
+    registry, source = _opened(drafter, _wish("-", from_=from_), schema_path)
+    folder = source.folder
+    candidates = (source.detection.candidates if source.detection else ()) or ranked(
+        registry, folder.tensors, folder.config
+    )
     canonical = {name: canon for canon, name in source.drafter.names.items()}
     at = source.layout.version_at
     version = folder.config.get(at) if at else None
@@ -89,9 +107,7 @@ def inspect(
         layout=source.layout.layout,
         version=version if isinstance(version, str) else None,
         evidence=source.detection.evidence if source.detection else ("--from",),
-        candidates=tuple(
-            c.model_dump(exclude_none=True) for c in ranked(registry, folder.tensors, folder.config)
-        ),
+        candidates=tuple(c.model_dump(exclude_none=True) for c in candidates),
         facts=source.drafter.facts,
         tensors=tuple(
             TensorView(
@@ -144,12 +160,11 @@ def plan(
         RefusedError: a question is open, or no route is.
         UsageError: an unknown name, or options that contradict each other.
     """
-    registry = _registry(schema_path)
     wish = _wish(
         to, from_=from_, layout=layout, target=target, target_arch=target_arch, facts=facts, aux_states=aux_states,
         aux_layers=aux_layers, assume_default=assume_default, accept=accept,
     )  # fmt: skip
-    source = open_source(registry, open_folder(Path(drafter)), wish)
+    registry, source = _opened(drafter, wish, schema_path)
     return make_plan(registry, source, wish, Path(out) if out is not None else None)
 
 
@@ -183,12 +198,11 @@ def convert(
         As `plan`; IOFailure when reading or writing fails; InternalError when our own check of the output fails.
         Whatever is raised, nothing is left behind and the source is as it was.
     """
-    registry = _registry(schema_path)
     wish = _wish(
         to, from_=from_, layout=layout, target=target, target_arch=target_arch, facts=facts, aux_states=aux_states,
         aux_layers=aux_layers, assume_default=assume_default, accept=accept,
     )  # fmt: skip
-    source = open_source(registry, open_folder(Path(drafter)), wish)
+    registry, source = _opened(drafter, wish, schema_path)
     made = make_plan(registry, source, wish, Path(out))
     return execute(registry, made, source, Path(out), overwrite=overwrite, hash=hash, progress=progress)
 
@@ -210,18 +224,15 @@ def verify(
 
     Raises InputError when the folder is broken or no drafter, UsageError for an unknown engine.
     """
-    registry = _registry(schema_path)
-    folder = open_folder(Path(drafter))
-    name, release = split_release(engine)
     wish = _wish(engine, from_=from_, target=target, target_arch=target_arch)
-    source = open_source(registry, folder, wish)
-    at = engine_release(registry, source.layout.algorithm, name, release)
+    registry, source, at = _opened_for(drafter, wish, schema_path)
+    folder = source.folder
     source.drafter.findings += weight_findings(source.drafter, folder, deep=deep)
     result = predict(registry, at, folder.tensors, folder.config, source.drafter, source.request)
     findings = by_severity([*_own_faults(source, result.findings), *result.findings])
     return Verification(
         path=str(folder.path),
-        engine=name,
+        engine=at.engine.engine,
         release=at.release,
         verdict=verdict_of(findings),
         layout=source.layout.layout,
@@ -244,10 +255,9 @@ def verify_all(
     schema_path: Sequence[PathLike] = (),
 ) -> Matrix:
     """Where can this drafter run? Every engine at every release that was looked at. Arguments as for `verify`."""
-    registry = _registry(schema_path)
-    folder = open_folder(Path(drafter))
-    source = open_source(registry, folder, _wish("-", from_=from_, target=target, target_arch=target_arch))
-    source.drafter.findings += weight_findings(source.drafter, folder, deep=deep)
+    wish = _wish("-", from_=from_, target=target, target_arch=target_arch)
+    registry, source = _opened(drafter, wish, schema_path)
+    source.drafter.findings += weight_findings(source.drafter, source.folder, deep=deep)
     return matrix(registry, source, _own_faults(source, ()))
 
 
@@ -262,11 +272,9 @@ def explain(
     schema_path: Sequence[PathLike] = (),
 ) -> Explanation:
     """Explain one topic (a fact such as ``aux-states``) of a verification: rules, sources, both sides, outcome."""
-    registry = _registry(schema_path)
-    folder = open_folder(Path(drafter))
-    name, release = split_release(engine)
-    source = open_source(registry, folder, _wish(engine, from_=from_, target=target, target_arch=target_arch))
-    at = engine_release(registry, source.layout.algorithm, name, release)
+    wish = _wish(engine, from_=from_, target=target, target_arch=target_arch)
+    registry, source, at = _opened_for(drafter, wish, schema_path)
+    folder = source.folder
     result = predict(registry, at, folder.tensors, folder.config, source.drafter, source.request)
     return explained(registry, source, at, result, topic)
 
@@ -330,7 +338,8 @@ def graph(
     With a drafter the edges are evaluated on it; without one only the conditions are listed.
     """
     registry = _registry(schema_path)
-    edges = tuple(EdgeView(start=e.start, end=e.end) for e in edges_of(registry))
+    known = edges_of(registry)
+    edges = tuple(EdgeView(start=e.start, end=e.end) for e in known)
     nodes = tuple(sorted({e.start for e in edges}))
     if to is None:
         return GraphView(nodes=nodes, edges=edges)
@@ -346,7 +355,7 @@ def graph(
     closed: list[EdgeView] = []
     for goal, composed in tried:
         end = layout_node(algorithm, goal.layout.layout)
-        found = search(edges_of(registry), start, {end}, evaluator(start, end, algorithm, composed))
+        found = search(known, start, {end}, evaluator(start, end, algorithm, composed))
         if found.found and open_goal is None:
             open_goal, route = end, tuple(found.nodes)
         elif composed is not None:
