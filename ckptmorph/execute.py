@@ -25,9 +25,7 @@ from ckptmorph.provenance import (
     MAX_ANCESTORS,
     SIDECAR,
     SideCar,
-    ancestor_of,
     dump,
-    find_ancestor,
     identities,
     output_identity,
     unpack,
@@ -81,8 +79,9 @@ def execute(
             _carry(folder.path / name, tmp / name)
         hashes = {name: _sha256(folder.file_path(name)) for name in folder.headers} if hash else {}
         written = _reopened(tmp)
-        _check(registry, plan, source, written)
-        car = _sidecar(registry, plan, source, written, hashes)
+        facts = _facts(registry, plan, source)
+        _check(registry, plan, source, written, facts)
+        car = _sidecar(registry, plan, source, written, hashes, facts)
         write_bytes(tmp / SIDECAR, dump(car))
     data = plan.model_dump(by_alias=True)
     data.update(
@@ -129,10 +128,7 @@ def _chunks(step: TensorStep, folder: Folder) -> Callable[[], Iterator[bytes]]:
 
 def _index(tmp: Path, plan: Plan, source: Source) -> None:
     sizes = {step.target: step.nbytes for step in plan.tensors}
-    ancestor = find_ancestor(source.car, plan.target.layout)
-    if plan.target.layout == source.layout.layout:
-        ancestor = ancestor_of(source.folder, source.layout.layout)
-    text = index_text(plan.files, sizes, ancestor)
+    text = index_text(plan.files, sizes, source.form_in(plan.target.layout))
     if text is not None:
         write_bytes(tmp / INDEX, text.encode("utf-8"))
 
@@ -167,7 +163,7 @@ def _reopened(tmp: Path) -> Folder:
         raise _bug(f"the output cannot be opened: {exc.message}") from exc
 
 
-def _check(registry: Registry, plan: Plan, source: Source, written: Folder) -> None:
+def _check(registry: Registry, plan: Plan, source: Source, written: Folder, ours: dict[str, Known]) -> None:
     """Read the output back from disk as a stranger would, and compare it with the plan and the contract."""
     wanted = {step.target: (step.dtype, tuple(step.shape)) for step in plan.tensors}
     found = {name: (info.dtype, tuple(info.shape)) for name, info in written.tensors.items()}
@@ -179,7 +175,6 @@ def _check(registry: Registry, plan: Plan, source: Source, written: Folder) -> N
     if plan.target.engine is not None:
         at = engine_at(registry.engine(plan.target.algorithm, plan.target.engine), plan.target.release)
         releases[plan.target.engine] = at.known
-    ours = _facts(registry, plan, source)
     arch = source.request.target.architecture or target_class(source.drafter.algorithm, source.drafter.facts)
     target = source.request.target
     request = Request(
@@ -216,9 +211,14 @@ def _bug(message: str) -> InternalError:
 
 
 def _sidecar(
-    registry: Registry, plan: Plan, source: Source, written: Folder, hashes: dict[str, str]
+    registry: Registry,
+    plan: Plan,
+    source: Source,
+    written: Folder,
+    hashes: dict[str, str],
+    facts: dict[str, Known],
 ) -> SideCar:
-    own = ancestor_of(source.folder, source.layout.layout)
+    own = source.own_form
     before = source.car.ancestors if source.car else ()
     ancestors = [a for a in before if a.layout != own.layout] + [own]
     return SideCar(
@@ -235,7 +235,7 @@ def _sidecar(
         },
         output=output_identity(written),
         schemas=dict(sorted(registry.digests.items())),
-        facts=_facts(registry, plan, source),
+        facts=facts,
         losses=tuple(loss.id for loss in plan.losses),
         ancestors=tuple(ancestors[-MAX_ANCESTORS:]),
     )

@@ -20,7 +20,7 @@ from ckptmorph.losses import loss_id
 from ckptmorph.matching import names_of
 from ckptmorph.plans import Dropped, Place, Plan, tensor_steps, volume
 from ckptmorph.predictions import EngineAt, Prediction
-from ckptmorph.provenance import ancestor_of, find_ancestor, tensor_names
+from ckptmorph.provenance import find_ancestor, tensor_names
 from ckptmorph.schema.models import Layout
 from ckptmorph.schema.registry import Registry
 from ckptmorph.sources import Source, Wish, engine_release, refuse_broken, split_release, summary
@@ -220,12 +220,12 @@ def make_plan(registry: Registry, source: Source, wish: Wish, out: Path | None =
     known_losses(registry, algorithm, wish.accept)
     refuse_broken(source)
     tried: list[tuple[Goal, Composed]] = []
+    edges, start = edges_of(registry), layout_node(algorithm, source.layout.layout)
     for goal in goals(registry, algorithm, wish):
         composed = compose_for(registry, source, goal, wish)
         tried.append((goal, composed))
-        start = layout_node(algorithm, source.layout.layout)
         end = layout_node(algorithm, goal.layout.layout)
-        route = search(edges_of(registry), start, {end}, evaluator(start, end, algorithm, composed))
+        route = search(edges, start, {end}, evaluator(start, end, algorithm, composed))
         if route.found:
             source.drafter = composed.drafter
             return _plan(registry, source, goal, composed, tuple(route.nodes), wish, out)
@@ -274,9 +274,7 @@ def _plan(
     out: Path | None,
 ) -> Plan:
     output, folder = composed.output, source.folder
-    ancestor = find_ancestor(source.car, goal.layout.layout)
-    if goal.layout.layout == source.layout.layout:
-        ancestor = ancestor_of(folder, source.layout.layout)
+    ancestor = source.form_in(goal.layout.layout)
     original = (folder.config, folder.config_bytes.decode("utf-8-sig"))
     steps = tensor_steps(output.tensors)
     predicted = list(composed.prediction.findings) if composed.prediction else []

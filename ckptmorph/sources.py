@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from ckptmorph.canonical import Drafter, Request
@@ -12,7 +13,7 @@ from ckptmorph.errors import CkptmorphError, InputError, RefusedError, UsageErro
 from ckptmorph.facts import Evidence, Known, parse_given
 from ckptmorph.findings import Finding, errors_in
 from ckptmorph.predictions import EngineAt, engine_at
-from ckptmorph.provenance import SideCar, read_sidecar, trusted_facts
+from ckptmorph.provenance import Ancestor, SideCar, ancestor_of, find_ancestor, read_sidecar, trusted_facts
 from ckptmorph.reader import read_drafter
 from ckptmorph.schema.models import Layout
 from ckptmorph.schema.registry import Registry
@@ -66,6 +67,15 @@ class Source:
     drafter: Drafter
     engine: str | None = None
     release: str | None = None
+
+    @cached_property
+    def own_form(self) -> Ancestor:
+        """This checkpoint as the way back must give it; its headers are packed once, at the first use."""
+        return ancestor_of(self.folder, self.layout.layout)
+
+    def form_in(self, layout: str) -> Ancestor | None:
+        """The form that this drafter has in a layout: its own, or the latest earlier one."""
+        return self.own_form if layout == self.layout.layout else find_ancestor(self.car, layout)
 
 
 def split_release(text: str) -> tuple[str, str | None]:
@@ -127,7 +137,7 @@ def _request(
 ) -> Request:
     hub = registry.algorithm(layout.algorithm)
     target = Target(
-        (wish.target_arch and wish.target_arch) or None,
+        wish.target_arch or None,
         {},
         "--target-arch" if wish.target_arch else "not given",
     )
