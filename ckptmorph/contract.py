@@ -19,14 +19,13 @@ from ckptmorph.predict import (
     TensorPrediction,
     Treated,
     class_for,
-    holds,
     named,
     read_as_engine,
 )
 from ckptmorph.predictions import EngineAt, Prediction, coverage
 from ckptmorph.schema.capture import NeedsTarget, captured, known_classes, rule_for, states_of
 from ckptmorph.schema.codecs import MAX_LAYERS
-from ckptmorph.schema.expr import parse
+from ckptmorph.schema.expr import holds, parse
 from ckptmorph.schema.models import Check, Entry
 from ckptmorph.schema.paths import ABSENT, get_path
 from ckptmorph.schema.registry import Registry

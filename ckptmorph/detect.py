@@ -48,7 +48,7 @@ def score(registry: Registry, layout: Layout, names: Iterable[str], config: Mapp
     """Score one layout."""
     hub = registry.algorithm(layout.algorithm)
     wrappers = registry.wrapper_prefixes()
-    short = set(strip_prefixes(names, wrappers, layout.prefixes, ()).real)
+    short = set(strip_prefixes(names, wrappers, layout.prefixes).real)
     found: list[str] = []
     total = 0
     for clue in layout.detect:

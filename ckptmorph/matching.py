@@ -21,9 +21,7 @@ class Stripped:
     findings: list[Finding] = field(default_factory=list)
 
 
-def strip_prefixes(
-    names: Iterable[str], wrappers: list[str], prefixes: list[str], free: Iterable[str]
-) -> Stripped:
+def strip_prefixes(names: Iterable[str], wrappers: list[str], prefixes: list[str]) -> Stripped:
     """Take off training wrappers and the layout's own optional prefixes.
 
     A wrapper counts only if every tensor carries it: a half-prefixed file is two checkpoints mixed. ``prefixes``
@@ -124,7 +122,7 @@ def match(hub: Algorithm, layout: Layout, names: Iterable[str], extra_counts: Ma
 
 def names_of(hub: Algorithm, layout: Layout, names: Iterable[str], wrappers: list[str]) -> dict[str, str]:
     """The name in a file of each canonical tensor that the file holds whole, as ``layout`` reads it."""
-    real = strip_prefixes(names, wrappers, layout.prefixes, ()).real
+    real = strip_prefixes(names, wrappers, layout.prefixes).real
     found = match(hub, layout, real, {}).found.values()
     return {canon.name: real[short] for canon, spelt, short in found if spelt.line.concat is None}
 
@@ -159,17 +157,26 @@ def fold(findings: list[Finding]) -> list[Finding]:
     """Join findings that differ only in a layer number: ``layers.{0..31}.mlp.up_proj.weight``."""
     groups: dict[tuple[str, str], list[Finding]] = {}
     for finding in findings:
-        shape = ".".join("#" if p.isdigit() else p for p in (finding.where or "").split("."))
-        groups.setdefault((finding.code, shape), []).append(finding)
+        groups.setdefault((finding.code, _shape(finding.where or "")), []).append(finding)
     return [_folded(group, shape) for (_, shape), group in groups.items()]
+
+
+def _shape(name: str) -> str:
+    """A name with ``#`` for every part that is a number."""
+    return ".".join("#" if p.isdigit() else p for p in name.split("."))
+
+
+def _numbers(shape: str, names: Iterable[str]) -> list[int]:
+    """The numbers at the first ``#`` of the names' common shape, ascending."""
+    position = shape.split(".").index("#")
+    return sorted(int(name.split(".")[position]) for name in names)
 
 
 def _folded(group: list[Finding], shape: str) -> Finding:
     first = group[0]
     if len(group) < 3 or shape.count("#") != 1 or first.where is None:
         return first if len(group) == 1 else _listed(group)
-    position = shape.split(".").index("#")
-    numbers = sorted(int((f.where or "").split(".")[position]) for f in group)
+    numbers = _numbers(shape, [f.where or "" for f in group])
     if numbers != list(range(numbers[0], numbers[0] + len(numbers))):
         return _listed(group)
     folded = shape.replace("#", f"{{{numbers[0]}..{numbers[-1]}}}")
@@ -214,15 +221,13 @@ def fold_names(names: Iterable[str]) -> list[str]:
     """Names that differ only in one number, joined: ``layers.{0..31}.mlp.up_proj.weight``. Order is kept."""
     groups: dict[str, list[str]] = {}
     for name in names:
-        shape = ".".join("#" if p.isdigit() else p for p in name.split("."))
-        groups.setdefault(shape, []).append(name)
+        groups.setdefault(_shape(name), []).append(name)
     out: list[str] = []
     for shape, group in groups.items():
         if len(group) < 2 or shape.count("#") != 1:
             out += group
             continue
-        position = shape.split(".").index("#")
-        numbers = sorted(int(n.split(".")[position]) for n in group)
+        numbers = _numbers(shape, group)
         whole = numbers == list(range(numbers[0], numbers[-1] + 1))
         inside = f"{numbers[0]}..{numbers[-1]}" if whole else ",".join(map(str, numbers))
         out.append(shape.replace("#", f"{{{inside}}}"))

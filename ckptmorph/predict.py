@@ -17,14 +17,13 @@ from ckptmorph.findings import Finding, Value, error, in_json, warning
 from ckptmorph.names import Canon, Spelling, enumerate_tensors, read_as
 from ckptmorph.schema.codecs import Context
 from ckptmorph.schema.engines import Classes, Engine, Form, Match, Policy, Provided
-from ckptmorph.schema.expr import Expr, ExprError, Unknown, parse
+from ckptmorph.schema.expr import Expr, holds
 from ckptmorph.schema.models import Algorithm, Clue, Entry
 from ckptmorph.schema.paths import ABSENT, get_path
 from ckptmorph.schema.registry import Registry
 from ckptmorph.schema.template import template
 from ckptmorph.schema.versions import covers
 
-MAX_COUNT = 256  # no drafter has more layers; a config that says so must not cost minutes
 Fate = Literal["loaded", "ignored", "dropped", "missing", "misshapen", "from_target", "raises"]
 
 
@@ -68,16 +67,6 @@ class Env(dict[str, Any]):
         if kind == "null":
             return value is None
         raise KeyError(key)
-
-
-def holds(text: str | None, env: Mapping[str, Any]) -> bool | None:
-    """A condition's truth; None when something it needs is not known, True when there is no condition."""
-    if text is None:
-        return True
-    try:
-        return parse(text).truth(env)
-    except (Unknown, ExprError):
-        return None
 
 
 @dataclass
@@ -226,9 +215,7 @@ class TensorPrediction:
         }
         for canon in enumerate_tensors(self.hub, counts):
             shown = canon.spec.shown
-            if shown is not None and shown in self.facts and not self.facts[shown].value:
-                continue
-            if shown is not None and shown not in self.facts:
+            if shown is not None and (shown not in self.facts or not self.facts[shown].value):
                 continue
             if holds(canon.spec.when, self.env) is not True:
                 continue
@@ -267,24 +254,12 @@ class TensorPrediction:
                 why="the engine builds another shape from this config",
             )  # fmt: skip
         if provided is not None and provided.if_present == "replaced":
-            return Treated(
-                name=name,
-                fate="from_target",
-                parameter=canon.name,
-                why=provided.because,
-                source=cite(provided.source),
-            )
+            return _from_target(canon, name, provided)
         return Treated(name=name, fate="loaded", parameter=canon.name)
 
     def _absent(self, canon: Canon, name: str, provided: Provided | None) -> Treated:
         if provided is not None and provided.if_absent == "target":
-            return Treated(
-                name=name,
-                fate="from_target",
-                parameter=canon.name,
-                why=provided.because,
-                source=cite(provided.source),
-            )
+            return _from_target(canon, name, provided)
         policy = self._policy(self.engine.missing, canon)
         return Treated(
             name=name,
@@ -321,6 +296,12 @@ class TensorPrediction:
             why=policy.because if policy else None,
             source=cite(policy.source) if policy else None,
         )
+
+
+def _from_target(canon: Canon, name: str, rule: Provided) -> Treated:
+    return Treated(
+        name=name, fate="from_target", parameter=canon.name, why=rule.because, source=cite(rule.source)
+    )
 
 
 def _matches(match: Match, name: str) -> bool:

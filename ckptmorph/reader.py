@@ -53,7 +53,7 @@ class _Reading:
         self.config = _with_aux_layers(config, self.entries, request)
         self.drafter = Drafter(self.hub, layout, config=config)
         self.wrappers = registry.wrapper_prefixes()
-        stripped = strip_prefixes(tensors, self.wrappers, layout.prefixes, ())
+        stripped = strip_prefixes(tensors, self.wrappers, layout.prefixes)
         self.drafter.findings += stripped.findings
         self.real = stripped.real
         self.tensors = {short: tensors[full] for short, full in self.real.items()}
@@ -88,7 +88,7 @@ class _Reading:
         self.drafter.findings += check_shapes(equations, shapes, self.solved)
         at = {name: known.evidence.at or name for name, known in early.values.items()}
         self.drafter.findings += compare_config(self.hub.dims, self._stated(early), at, self.solved)
-        self.drafter.findings += self._given_against_tensors()
+        self._given_against_tensors()
         if not self.matched.unexpected:
             self.drafter.findings += undetermined(self.hub.dims, self.solved)
 
@@ -116,19 +116,12 @@ class _Reading:
     def _stated(self, early: Said) -> dict[str, Any]:
         return {name: known.value for name, known in early.values.items() if name not in self.request.given}
 
-    def _given_against_tensors(self) -> list[Finding]:
+    def _given_against_tensors(self) -> None:
         symbols = {fact: symbol for symbol, fact in self.hub.dims.items()}
-        return [
-            error(
-                "fact-contradicted",
-                f"--set {name}={known.value}, but the tensors say {self.solved.values[symbols[name]]} "
-                f"({self.solved.origin[symbols[name]]})",
-                where=name,
-                next=f"leave out --set {name}",
-            )
-            for name, known in self.request.given.items()
-            if name in symbols and self.solved.values.get(symbols[name]) not in (None, known.value)
-        ]
+        for name, known in self.request.given.items():
+            symbol = symbols.get(name)
+            if symbol in self.solved.values:
+                self._contradicted(name, known, self.solved.values[symbol], self.solved.origin[symbol])
 
     def _contradicted(self, name: str, given: Known, value: Any, origin: str | None) -> None:
         """What tensors decide cannot be set otherwise."""
@@ -146,7 +139,7 @@ class _Reading:
         out: list[Equation] = []
         for canon, spelt, name in matched.found.values():
             shape = tuple(self.tensors[name].shape)
-            exprs = self._stored_exprs(canon, spelt.line, matched)
+            exprs = self._stored_exprs(canon, spelt.line)
             if len(exprs) != len(shape):
                 self.drafter.findings.append(
                     error(
@@ -162,7 +155,7 @@ class _Reading:
                 out.append(Equation(expr, canon.index, size, name, axis))
         return out
 
-    def _stored_exprs(self, canon: Canon, line: Name, matched: Matched) -> list[Expr]:
+    def _stored_exprs(self, canon: Canon, line: Name) -> list[Expr]:
         """The dimensions as stored: the layout's own shape, or a sum along the dimension of a concatenation."""
         if line.shape is not None:
             return [parse(str(part)) for part in line.shape]

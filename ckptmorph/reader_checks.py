@@ -8,7 +8,7 @@ from ckptmorph.canonical import Drafter, Request
 from ckptmorph.facts import Known, assume, cite, layer_id_candidates, repeated_states, unread_fields
 from ckptmorph.findings import Finding, error, note, warning
 from ckptmorph.matching import Matched
-from ckptmorph.schema.expr import ExprError, Unknown, parse
+from ckptmorph.schema.expr import holds, parse
 from ckptmorph.schema.models import Algorithm, Entry
 
 
@@ -85,11 +85,7 @@ def check_drafter(drafter: Drafter, entries: list[Entry], request: Request) -> N
 def _rules(drafter: Drafter) -> None:
     env = drafter.env
     for check in drafter.algorithm.checks:
-        try:
-            holds = parse(check.require).truth(env)
-        except (Unknown, ExprError):
-            continue
-        if not holds:
+        if holds(check.require, env) is False:
             shown = ", ".join(f"{n} = {env[n]}" for n in sorted(parse(check.require).names) if n in env)
             drafter.findings.append(
                 error(

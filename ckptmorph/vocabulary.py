@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 from ckptmorph.canonical import Drafter, ReadTensor, Shaped
@@ -49,8 +49,8 @@ def read_vocabulary(
     found_map, found_mask = maps.get("vocab_map"), maps.get("vocab_mask")
     if draft == target and found_map is None and found_mask is None:
         return
-    values = _values(drafter, found_map, tensors, real, read)
-    mask = _mask(drafter, found_mask, tensors, real, read)
+    values = _decoded(decode_integers, drafter, found_map, tensors, real, read)
+    mask = _decoded(decode_mask, drafter, found_mask, tensors, real, read)
     if values is _FAULT or mask is _FAULT:
         return
     assert not isinstance(values, str) and not isinstance(mask, str)
@@ -79,7 +79,8 @@ def _form(text: str | None) -> Form | None:
     return "absolute" if text == "absolute" else "offset" if text == "offset" else None
 
 
-def _values(
+def _decoded(
+    decode: Callable[[bytes, str], list[int] | NonIntegral],
     drafter: Drafter,
     found: Found | None,
     tensors: Mapping[str, Shaped],
@@ -92,7 +93,7 @@ def _values(
     if data is None:
         return _FAULT
     try:
-        decoded = decode_integers(data, tensors[found[2]].dtype)
+        decoded = decode(data, tensors[found[2]].dtype)
     except CkptmorphError as exc:
         drafter.findings.append(
             error(exc.code, f"{real[found[2]]}: {exc.message}", where=real[found[2]], next=AGAIN)
@@ -102,27 +103,6 @@ def _values(
         drafter.findings.append(decoded.finding(real[found[2]]))
         return _FAULT
     return decoded
-
-
-def _mask(
-    drafter: Drafter,
-    found: Found | None,
-    tensors: Mapping[str, Shaped],
-    real: Mapping[str, str],
-    read: ReadTensor,
-) -> list[int] | str | None:
-    if found is None:
-        return None
-    data = _bytes(drafter, found[2], tensors, real, read)
-    if data is None:
-        return _FAULT
-    try:
-        return decode_mask(data, tensors[found[2]].dtype)
-    except CkptmorphError as exc:
-        drafter.findings.append(
-            error(exc.code, f"{real[found[2]]}: {exc.message}", where=real[found[2]], next=AGAIN)
-        )
-        return _FAULT
 
 
 def _bytes(

@@ -17,7 +17,7 @@ from ckptmorph.ops.nodes import Node
 from ckptmorph.permutes import permutation_of, permute_named
 from ckptmorph.schema.capture import rule_for
 from ckptmorph.schema.codecs import CODECS, CodecFault, Context
-from ckptmorph.schema.expr import ExprError, Unknown, parse
+from ckptmorph.schema.expr import holds, parse
 from ckptmorph.schema.models import Entry, Layout
 from ckptmorph.schema.paths import ABSENT, get_path, remove_path, set_path
 from ckptmorph.schema.registry import Registry
@@ -230,12 +230,7 @@ class _Writing:
             self.kept.values.pop(fact, None)
 
     def _applies(self, entry: Entry) -> bool:
-        if entry.when is None:
-            return True
-        try:
-            return parse(entry.when).truth(self.env)
-        except (Unknown, ExprError):
-            return False
+        return bool(holds(entry.when, self.env))
 
     def _constant(self, entry: Entry) -> None:
         assert entry.set is not None

@@ -144,6 +144,16 @@ def parse(text: str) -> Expr:
     return Expr(text, node, frozenset(names))
 
 
+def holds(text: str | None, env: Env) -> bool | None:
+    """A condition's truth; None when something it needs is not known, True when there is no condition."""
+    if text is None:
+        return True
+    try:
+        return parse(text).truth(env)
+    except (Unknown, ExprError):
+        return None
+
+
 def _dotted(node: ast.expr) -> str | None:
     if isinstance(node, ast.Name):
         return node.id
