@@ -61,7 +61,6 @@ class Said:
 
     values: dict[str, Known] = field(default_factory=dict)
     defaults: dict[str, Known] = field(default_factory=dict)
-    missing: list[Entry] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
 
 
@@ -300,9 +299,7 @@ def touched(codec: str, path: str) -> set[str]:
     return {f"{path}.{name}" if path else name for name in names}
 
 
-def repeated_states(
-    entries: Iterable[Entry], paths: Iterable[str], config: Mapping[str, Any], stated: Known | None
-) -> list[Finding]:
+def repeated_states(paths: Iterable[str], config: Mapping[str, Any], stated: Known | None) -> list[Finding]:
     """The key that holds the layer ids stands in a second place with other ids: which of them is meant?"""
     if stated is None or stated.evidence.kind != "config" or stated.evidence.at is None:
         return []

@@ -16,7 +16,7 @@ from ckptmorph.files import config_text, out_files
 from ckptmorph.findings import Finding, by_severity, error, errors_in, note
 from ckptmorph.graphs import Cost, Edge, Evaluated, edges_of, hub_node, layout_node, search
 from ckptmorph.idle import without_idle
-from ckptmorph.losses import loss_id
+from ckptmorph.losses import Lost, loss_id
 from ckptmorph.matching import names_of
 from ckptmorph.plans import Dropped, Place, Plan, tensor_steps, volume
 from ckptmorph.predictions import EngineAt, Prediction
@@ -24,7 +24,7 @@ from ckptmorph.provenance import find_ancestor, tensor_names
 from ckptmorph.schema.models import Layout
 from ckptmorph.schema.registry import Registry
 from ckptmorph.sources import Source, Wish, engine_release, refuse_broken, split_release, summary
-from ckptmorph.write import Lost, Output, compose
+from ckptmorph.write import Output, compose
 
 CARRIED = (
     "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt",

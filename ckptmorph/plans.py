@@ -8,9 +8,10 @@ from typing import Literal
 from pydantic import Field
 
 from ckptmorph.findings import Finding, Value
+from ckptmorph.losses import Lost
 from ckptmorph.ops.nodes import Node
 from ckptmorph.predictions import Prediction
-from ckptmorph.write import ConfigStep, Lost
+from ckptmorph.write import ConfigStep
 
 CONVERT_SCHEMA = "ckptmorph.convert/1"
 

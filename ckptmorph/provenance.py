@@ -6,7 +6,6 @@ import base64
 import hashlib
 import json
 import zlib
-from pathlib import Path
 from typing import Any
 
 from pydantic import Field, ValidationError
@@ -196,8 +195,3 @@ def tensor_names(ancestor: Ancestor) -> list[str]:
 def dump(car: SideCar) -> bytes:
     """The side-car as bytes: stable order, no clock, so that equal conversions give equal files."""
     return (json.dumps(plain(car), indent=2, ensure_ascii=False) + "\n").encode("utf-8")
-
-
-def sidecar_path(folder: Path) -> Path:
-    """Where the side-car of a folder lies."""
-    return folder / SIDECAR

@@ -76,7 +76,7 @@ def check_drafter(drafter: Drafter, entries: list[Entry], request: Request) -> N
         candidates = layer_id_candidates(drafter.unread, drafter.config)
     if states is not None:
         stated = drafter.facts.get(states)
-        drafter.findings += repeated_states(entries, drafter.unread, drafter.config, stated)
+        drafter.findings += repeated_states(drafter.unread, drafter.config, stated)
     _required(drafter, entries, {states: "; ".join(f.message for f in candidates)})
     _target(drafter, request)
     drafter.findings += candidates

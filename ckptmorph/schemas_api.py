@@ -12,8 +12,8 @@ from ckptmorph.errors import CkptmorphError, SchemaError, UsageError, did_you_me
 from ckptmorph.findings import Finding, Value, error
 from ckptmorph.schema.check import parse_file
 from ckptmorph.schema.engines import Engine
-from ckptmorph.schema.models import Algorithm, Layout, Model
-from ckptmorph.schema.registry import Registry, builtin_folder, load_registry
+from ckptmorph.schema.models import Algorithm, Layout
+from ckptmorph.schema.registry import builtin_folder, load_registry
 from ckptmorph.schema.versions import newest
 
 SCHEMA: Literal["ckptmorph.schemas/1"] = "ckptmorph.schemas/1"
@@ -60,32 +60,22 @@ def listing(schema_path: Sequence[Path] = ()) -> SchemaList:
     registry = load_registry(tuple(schema_path))
     rows = [
         SchemaRow(kind="algorithm", algorithm=a.algorithm, name=a.algorithm, about=a.about, releases="",
-                  file=_file(registry, a))
+                  file=registry.origin(a))
         for a in registry.algorithms.values()
     ]  # fmt: skip
     rows += [
         SchemaRow(kind="layout", algorithm=y.algorithm, name=y.layout, about=y.about,
-                  releases=f"{y.written_by.library} {y.written_by.versions}", file=_file(registry, y))
+                  releases=f"{y.written_by.library} {y.written_by.versions}", file=registry.origin(y))
         for y in registry.layouts.values()
     ]  # fmt: skip
     rows += [
         SchemaRow(kind="engine", algorithm=e.algorithm, name=e.engine, about=e.about,
                   releases=f"{e.releases[0]} to {newest(e.releases)}, {len(e.releases)} looked at",
-                  file=_file(registry, e))
+                  file=registry.origin(e))
         for e in registry.engines.values()
     ]  # fmt: skip
     order = {"algorithm": 0, "layout": 1, "engine": 2}
     return SchemaList(schemas=tuple(sorted(rows, key=lambda r: (r.algorithm, order[r.kind], r.name))))
-
-
-def _file(registry: Registry, value: Algorithm | Layout | Engine) -> str:
-    kind = type(value).__name__.lower()
-    key: object = value.algorithm
-    if isinstance(value, Layout):
-        key = (value.algorithm, value.layout)
-    elif isinstance(value, Engine):
-        key = (value.algorithm, value.engine)
-    return registry.origins[f"{kind}:{key}"]
 
 
 def shown(name: str, schema_path: Sequence[Path] = ()) -> SchemaShown:
@@ -103,8 +93,8 @@ def shown(name: str, schema_path: Sequence[Path] = ()) -> SchemaShown:
             f"there is no schema {name!r}", code="unknown-schema",
             hint=f"did you mean {close}?" if close else f"known: {', '.join(known)}", next="ckptmorph schemas list",
         )  # fmt: skip
-    files = {_file(registry, value): _text(_file(registry, value)) for value in found}
-    data = {_file(registry, value): value.model_dump(mode="json", exclude_unset=True) for value in found}
+    files = {registry.origin(value): _text(registry.origin(value)) for value in found}
+    data = {registry.origin(value): value.model_dump(mode="json", exclude_unset=True) for value in found}
     return SchemaShown(name=name, files=files, data=data)
 
 
@@ -145,8 +135,3 @@ def _already(file: Path, schema_path: Sequence[Path]) -> bool:
 
 def _finding(exc: CkptmorphError) -> Finding:
     return error(exc.code, exc.message, where=exc.where, hint=exc.hint, next=exc.next)
-
-
-def value_of(model: Model) -> dict[str, Any]:
-    """A schema as plain data."""
-    return model.model_dump(mode="json", exclude_unset=True)

@@ -15,8 +15,7 @@ from ckptmorph.names import Canon, Spelling, enumerate_tensors, part_of, written
 from ckptmorph.ops import build
 from ckptmorph.ops.nodes import Node
 from ckptmorph.permutes import permutation_of, permute_named
-from ckptmorph.schema.capture import rule_for
-from ckptmorph.schema.codecs import CODECS, CodecFault, Context
+from ckptmorph.schema.codecs import CODECS, CodecFault
 from ckptmorph.schema.expr import holds, parse
 from ckptmorph.schema.models import Entry, Layout
 from ckptmorph.schema.paths import ABSENT, get_path, remove_path, set_path
@@ -360,4 +359,4 @@ def facts_as_written(
     return _Writing(registry, drafter, layout, request, base).out.facts
 
 
-__all__ = ["ConfigStep", "Context", "Lost", "Output", "compose", "facts_as_written", "rule_for"]
+__all__ = ["ConfigStep", "Output", "compose", "facts_as_written"]

@@ -13,7 +13,7 @@ from ckptmorph.schema.check_names import check_expr_names, check_hub, check_name
 from ckptmorph.schema.codecs import CODECS
 from ckptmorph.schema.engines import Engine
 from ckptmorph.schema.kinds import KINDS
-from ckptmorph.schema.models import Algorithm, Entry, Fragment, Layout, Line, Model, Name, Use
+from ckptmorph.schema.models import SCHEMA_VERSION, Algorithm, Entry, Line, Model, Name, Use
 from ckptmorph.schema.positions import Positions, read_yaml
 from ckptmorph.schema.template import template
 
@@ -40,9 +40,9 @@ def parse_data(data: Any, positions: Positions) -> Model:
             f"one of the keys {kinds} tells what the file is; none is here", where=positions.at(())
         )
     version = data.get("schema_version")
-    if type(version) is not int or version != 1:
+    if type(version) is not int or version != SCHEMA_VERSION:
         raise SchemaError(
-            "schema_version must be 1",
+            f"schema_version must be {SCHEMA_VERSION}",
             where=positions.at(("schema_version",)),
             got=version,
         )
@@ -86,7 +86,7 @@ def _all_keys() -> set[str]:
 def cross_check(registry: Registry) -> None:
     """Check names across files. Raises SchemaError with the file and line of the unknown name."""
     for layout in registry.layouts.values():
-        at = _positions(registry, layout)
+        at = registry.positions_of(layout)
         hub = _hub(registry, layout.algorithm, at)
         _check_lines(registry, layout.config, hub, at)
         _check_names(layout.names, hub, at)
@@ -95,11 +95,11 @@ def cross_check(registry: Registry) -> None:
     for engine in registry.engines.values():
         _check_engine(registry, engine)
     for hub in registry.algorithms.values():
-        check_hub(hub, _positions(registry, hub))
+        check_hub(hub, registry.positions_of(hub))
 
 
 def _check_engine(registry: Registry, engine: Engine) -> None:
-    at = _positions(registry, engine)
+    at = registry.positions_of(engine)
     hub = _hub(registry, engine.algorithm, at)
     _check_names(engine.names, hub, at)
     layouts = [layout for algorithm, layout in registry.layouts if algorithm == engine.algorithm]
@@ -123,17 +123,6 @@ def _check_engine(registry: Registry, engine: Engine) -> None:
             check_expr_names(expr or "0", {"n", "id", "ids"}, at)
 
 
-def _positions(registry: Registry, value: Layout | Engine | Algorithm | Fragment) -> Positions:
-    kind = type(value).__name__.lower()
-    key: object = value.fragment if isinstance(value, Fragment) else value.algorithm
-    if isinstance(value, Layout):
-        key = (value.algorithm, value.layout)
-    elif isinstance(value, Engine):
-        key = (value.algorithm, value.engine)
-    origin = registry.origins.get(f"{kind}:{key}", str(key))
-    return registry.positions.get(origin) or Positions(origin)
-
-
 def _hub(registry: Registry, name: str, at: Positions) -> Algorithm:
     hub = registry.algorithms.get(name)
     if hub is None:
@@ -148,7 +137,7 @@ def _check_lines(registry: Registry, lines: Iterable[Line], hub: Algorithm, at: 
             if fragment is None:
                 unknown("fragment", line.use, registry.fragments, at)
             for entry in fragment.config:
-                _check_entry(entry, hub, _positions(registry, fragment))
+                _check_entry(entry, hub, registry.positions_of(fragment))
         else:
             _check_entry(line, hub, at)
 

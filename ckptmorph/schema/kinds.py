@@ -5,7 +5,6 @@ from __future__ import annotations
 from ckptmorph.schema.engines import Engine
 from ckptmorph.schema.models import Algorithm, Fragment, Layout, Model, TargetReading, Wrappers
 
-File = Algorithm | Layout | Engine | Fragment | TargetReading | Wrappers
 # Which key tells the kind of a file; the order matters, since layouts and engines also name their algorithm.
 KINDS: dict[str, type[Model]] = {
     "wrappers": Wrappers,

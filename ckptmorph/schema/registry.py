@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ckptmorph.errors import SchemaError, UsageError, did_you_mean
 from ckptmorph.schema.check import cross_check, parse_file
@@ -44,8 +44,16 @@ class Registry:
     targets: dict[str, TargetReading] = field(default_factory=dict)
     wrappers: dict[str, Wrappers] = field(default_factory=dict)
     digests: dict[str, str] = field(default_factory=dict)
-    origins: dict[str, str] = field(default_factory=dict)
+    origins: dict[tuple[type[Model], object], str] = field(default_factory=dict)
     positions: dict[str, Positions] = field(default_factory=dict)
+
+    def origin(self, value: Model) -> str:
+        """The shown name of the file that a schema stands in."""
+        return self.origins[type(value), _key(value)]
+
+    def positions_of(self, value: Model) -> Positions:
+        """Where everything stands in the file of a schema."""
+        return self.positions[self.origin(value)]
 
     def algorithm(self, name: str) -> Algorithm:
         return _get(self.algorithms, name, "algorithm")
@@ -138,26 +146,35 @@ def schema_files(folder: Path) -> list[Path]:
     return sorted(p for p in folder.rglob("*.yaml") if p.is_file())
 
 
-def _add(registry: Registry, value: Model, shown: str) -> None:
-    key: object
-    table: dict[object, Model]
+def _key(value: Model) -> object:
+    """What tells a schema from the others of its kind."""
+    if isinstance(value, Layout):
+        return value.algorithm, value.layout
+    if isinstance(value, Engine):
+        return value.algorithm, value.engine
     if isinstance(value, Algorithm):
-        table, key = registry.algorithms, value.algorithm  # type: ignore[assignment]
-    elif isinstance(value, Layout):
-        table, key = registry.layouts, (value.algorithm, value.layout)  # type: ignore[assignment]
-    elif isinstance(value, Engine):
-        table, key = registry.engines, (value.algorithm, value.engine)  # type: ignore[assignment]
-    elif isinstance(value, Fragment):
-        table, key = registry.fragments, value.fragment  # type: ignore[assignment]
-    elif isinstance(value, TargetReading):
-        table, key = registry.targets, value.target  # type: ignore[assignment]
-    else:
-        assert isinstance(value, Wrappers)
-        table, key = registry.wrappers, shown  # type: ignore[assignment]
+        return value.algorithm
+    if isinstance(value, Fragment):
+        return value.fragment
+    assert isinstance(value, TargetReading)
+    return value.target
+
+
+def _add(registry: Registry, value: Model, shown: str) -> None:
+    tables: dict[type[Model], dict[Any, Any]] = {
+        Algorithm: registry.algorithms,
+        Layout: registry.layouts,
+        Engine: registry.engines,
+        Fragment: registry.fragments,
+        TargetReading: registry.targets,
+        Wrappers: registry.wrappers,
+    }
+    table = tables[type(value)]
+    key = shown if isinstance(value, Wrappers) else _key(value)  # wrappers have no name of their own
     if key in table:
         raise SchemaError(f"{key} is defined twice", code="duplicate-schema", where=shown)
     table[key] = value
-    registry.origins[f"{type(value).__name__.lower()}:{key}"] = shown
+    registry.origins[type(value), key] = shown
 
 
 @lru_cache(maxsize=8)
