@@ -10,20 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from ckptmorph.compare import Difference, compare
-from ckptmorph.conditions import conditions_of
 from ckptmorph.contract import predict
 from ckptmorph.detect import ranked
-from ckptmorph.errors import UsageError
 from ckptmorph.execute import execute
 from ckptmorph.explanations import Explanation
 from ckptmorph.explanations import explain as explained
 from ckptmorph.findings import Finding, Severity, by_severity, verdict_of
-from ckptmorph.graphs import edges_of, layout_node, search
 from ckptmorph.matrix import Matrix, matrix
-from ckptmorph.planner import compose_for, evaluator, goals, make_plan
+from ckptmorph.planner import make_plan
 from ckptmorph.plans import Plan, Report
 from ckptmorph.predictions import EngineAt
-from ckptmorph.results import EdgeView, GraphView, Inspection, Restored, TensorView, Verification
+from ckptmorph.results import GraphView, Inspection, Restored, TensorView, Verification
+from ckptmorph.routes import destinations, everything, routed
 from ckptmorph.schema.registry import Registry, load_registry
 from ckptmorph.sources import Source, Wish, engine_release, open_source, split_release
 from ckptmorph.storage import output
@@ -87,13 +85,28 @@ def _text(value: Any) -> str:
 
 
 def inspect(
-    drafter: PathLike, *, from_: str | None = None, schema_path: Sequence[PathLike] = ()
+    drafter: PathLike,
+    *,
+    from_: str | None = None,
+    target: PathLike | None = None,
+    target_arch: str | None = None,
+    facts: Mapping[str, Any] | None = None,
+    aux_states: Iterable[int] | None = None,
+    aux_layers: Iterable[int] | None = None,
+    assume_default: bool = False,
+    schema_path: Sequence[PathLike] = (),
 ) -> Inspection:
     """Say what a drafter folder is: algorithm, layout, version, facts with evidence, tensors.
 
+    What the user states (arguments as for `plan`) shows as facts whose evidence is the user.
+
     Raises InputError when the folder is broken or no drafter, RefusedError when two layouts fit equally well.
     """
-    registry, source = _opened(drafter, _wish("-", from_=from_), schema_path)
+    wish = _wish(
+        "-", from_=from_, target=target, target_arch=target_arch,
+        facts=facts, aux_states=aux_states, aux_layers=aux_layers, assume_default=assume_default,
+    )  # fmt: skip
+    registry, source = _opened(drafter, wish, schema_path)
     folder = source.folder
     candidates = (source.detection.candidates if source.detection else ()) or ranked(
         registry, folder.tensors, folder.config
@@ -214,17 +227,26 @@ def verify(
     from_: str | None = None,
     target: PathLike | None = None,
     target_arch: str | None = None,
+    facts: Mapping[str, Any] | None = None,
+    aux_states: Iterable[int] | None = None,
+    aux_layers: Iterable[int] | None = None,
+    assume_default: bool = False,
     deep: bool = False,
     schema_path: Sequence[PathLike] = (),
 ) -> Verification:
     """Predict what an engine release (``name`` for its newest known one, or ``name@1.2.3``) does with a folder.
 
     Args:
+        facts, aux_states, aux_layers, assume_default: what the drafter was trained with, as for `plan`; what the
+            engine does is compared with it.
         deep: look at every number for NaN, infinity and zeros, instead of at samples.
 
     Raises InputError when the folder is broken or no drafter, UsageError for an unknown engine.
     """
-    wish = _wish(engine, from_=from_, target=target, target_arch=target_arch)
+    wish = _wish(
+        engine, from_=from_, target=target, target_arch=target_arch,
+        facts=facts, aux_states=aux_states, aux_layers=aux_layers, assume_default=assume_default,
+    )  # fmt: skip
     registry, source, at = _opened_for(drafter, wish, schema_path)
     folder = source.folder
     source.drafter.findings += weight_findings(source.drafter, folder, deep=deep)
@@ -251,11 +273,18 @@ def verify_all(
     from_: str | None = None,
     target: PathLike | None = None,
     target_arch: str | None = None,
+    facts: Mapping[str, Any] | None = None,
+    aux_states: Iterable[int] | None = None,
+    aux_layers: Iterable[int] | None = None,
+    assume_default: bool = False,
     deep: bool = False,
     schema_path: Sequence[PathLike] = (),
 ) -> Matrix:
     """Where can this drafter run? Every engine at every release that was looked at. Arguments as for `verify`."""
-    wish = _wish("-", from_=from_, target=target, target_arch=target_arch)
+    wish = _wish(
+        "-", from_=from_, target=target, target_arch=target_arch,
+        facts=facts, aux_states=aux_states, aux_layers=aux_layers, assume_default=assume_default,
+    )  # fmt: skip
     registry, source = _opened(drafter, wish, schema_path)
     source.drafter.findings += weight_findings(source.drafter, source.folder, deep=deep)
     return matrix(registry, source, _own_faults(source, ()))
@@ -269,10 +298,17 @@ def explain(
     from_: str | None = None,
     target: PathLike | None = None,
     target_arch: str | None = None,
+    facts: Mapping[str, Any] | None = None,
+    aux_states: Iterable[int] | None = None,
+    aux_layers: Iterable[int] | None = None,
+    assume_default: bool = False,
     schema_path: Sequence[PathLike] = (),
 ) -> Explanation:
     """Explain one topic (a fact such as ``aux-states``) of a verification: rules, sources, both sides, outcome."""
-    wish = _wish(engine, from_=from_, target=target, target_arch=target_arch)
+    wish = _wish(
+        engine, from_=from_, target=target, target_arch=target_arch,
+        facts=facts, aux_states=aux_states, aux_layers=aux_layers, assume_default=assume_default,
+    )  # fmt: skip
     registry, source, at = _opened_for(drafter, wish, schema_path)
     folder = source.folder
     result = predict(registry, at, folder.tensors, folder.config, source.drafter, source.request)
@@ -294,17 +330,6 @@ def _own_faults(source: Source, predicted: Iterable[Finding]) -> list[Finding]:
             continue
         if finding.code in ("fact-not-stated", "target-needed"):
             finding = finding.model_copy(update={"severity": Severity.WARNING})
-        if finding.code == "absolute-map":
-            text = (
-                f"{finding.where} holds absolute target ids where offsets are read: wrong tokens are proposed"
-            )
-            finding = finding.model_copy(
-                update={
-                    "severity": Severity.ERROR,
-                    "message": text,
-                    "next": "ckptmorph convert translates it",
-                }
-            )
         out.append(finding)
     return out
 
@@ -331,64 +356,26 @@ def graph(
     target_arch: str | None = None,
     facts: Mapping[str, Any] | None = None,
     aux_states: Iterable[int] | None = None,
+    aux_layers: Iterable[int] | None = None,
+    assume_default: bool = False,
     schema_path: Sequence[PathLike] = (),
 ) -> GraphView:
     """Show the converter graph, the route between two names, and why other routes are closed.
 
-    With a drafter the edges are evaluated on it; without one only the conditions are listed.
+    With a drafter the edges are evaluated on it; without one only the conditions are listed. With a drafter and no
+    goal, the answer is where it can go: every engine at every release that was looked at.
     """
     registry = _registry(schema_path)
-    known = edges_of(registry)
-    edges = tuple(EdgeView(start=e.start, end=e.end) for e in known)
-    nodes = tuple(sorted({e.start for e in edges}))
-    if to is None:
-        return GraphView(nodes=nodes, edges=edges)
-    wish = _wish(to, from_=from_, target=target, target_arch=target_arch, facts=facts, aux_states=aux_states)
-    source = open_source(registry, open_folder(Path(drafter)), wish) if drafter is not None else None
-    name = source.layout.layout if source else split_release(from_ or "")[0]
-    algorithm = source.layout.algorithm if source else _algorithm_with(registry, name, split_release(to)[0])
-    start = layout_node(algorithm, name)
-    wanted = goals(registry, algorithm, wish)
-    tried = [(goal, compose_for(registry, source, goal, wish) if source else None) for goal in wanted]
-    open_goal: str | None = None
-    route: tuple[str, ...] = ()
-    closed: list[EdgeView] = []
-    for goal, composed in tried:
-        end = layout_node(algorithm, goal.layout.layout)
-        found = search(known, start, {end}, evaluator(start, end, algorithm, composed))
-        if found.found and open_goal is None:
-            open_goal, route = end, tuple(found.nodes)
-        elif composed is not None:
-            closed.append(EdgeView(start=start, end=end, closed_by=tuple(composed.closed_by)))
-        elif found.found:
-            closed.append(
-                EdgeView(start=start, end=end, conditions=("open too, but another layout is preferred",))
-            )
-    first = wanted[0]
-    asked = (
-        conditions_of(registry, first.at.engine, first.layout.layout, first.at.known)
-        if first.at is not None
-        else ()
-    )
-    return GraphView(
-        nodes=nodes, edges=edges, start=start, goal=to, route=route, closed=tuple(closed),
-        conditions=tuple(condition.text for condition in asked),
+    if to is None and drafter is None:
+        return everything(registry)
+    wish = _wish(
+        to or "-", from_=from_, target=target, target_arch=target_arch,
+        facts=facts, aux_states=aux_states, aux_layers=aux_layers, assume_default=assume_default,
     )  # fmt: skip
-
-
-def _algorithm_with(registry: Registry, layout: str, goal: str) -> str:
-    for algorithm in sorted(registry.algorithms):
-        if (algorithm, layout) in registry.layouts and (
-            (algorithm, goal) in registry.engines or (algorithm, goal) in registry.layouts
-        ):
-            return algorithm
-    registry_names = registry.layout_names()
-    raise UsageError(
-        f"no algorithm has both a layout {layout!r} and {goal!r}",
-        code="unknown-layout",
-        hint=f"layouts: {', '.join(registry_names)}",
-        next="ckptmorph schemas list",
-    )
+    source = open_source(registry, open_folder(Path(drafter)), wish) if drafter is not None else None
+    if source is not None and to is None:
+        return destinations(registry, source, wish)
+    return routed(registry, source, wish)
 
 
 __all__ = ["convert", "diff", "explain", "graph", "inspect", "plan", "restore", "verify", "verify_all"]

@@ -65,6 +65,7 @@ class Drafter:
         names: canonical name to the name in the file (only for tensors taken whole).
         derivable: canonical tensors that are absent but can be computed.
         facts: by name, with evidence.
+        map_form: form of the vocabulary map in the file, ``offset`` or ``absolute``; None when there is none.
         dropped: names in the file that are left out, with the reason.
         unread: config paths that no line of the layout mentions.
         findings: everything noticed; errors mean that it must not be converted.
@@ -77,6 +78,7 @@ class Drafter:
     canon: dict[str, Canon] = field(default_factory=dict)
     derivable: dict[str, Node] = field(default_factory=dict)
     facts: dict[str, Known] = field(default_factory=dict)
+    map_form: str | None = None
     dropped: dict[str, str] = field(default_factory=dict)
     unread: list[str] = field(default_factory=list)
     config: Mapping[str, Any] = field(default_factory=dict)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 from pydantic import Field
 
-from ckptmorph.findings import Finding, Value, errors_in
+from ckptmorph.findings import Finding, Value, errors_in, warning
 from ckptmorph.ops.compute import compute
 from ckptmorph.ops.nodes import Node
 from ckptmorph.ops.nodes import Source as SourceNode
-from ckptmorph.sources import Source
+from ckptmorph.sources import QUESTIONS, Source
 from ckptmorph.storage.folder import Folder
 
 WINDOW = 1 << 20
@@ -40,7 +40,8 @@ class Difference(Value):
     """The result of `diff`.
 
     Attributes:
-        same: the two compute the same thing: equal results-changing facts, and equal tensors byte for byte.
+        same: the two compute the same thing: equal results-changing facts, and equal tensors byte for byte. What
+            neither of them states is not compared, and a warning says so.
         renamed: canonical tensors that are equal under different names, name in a to name in b.
     """
 
@@ -65,10 +66,12 @@ def compare(first: Source, second: Source) -> Difference:
         for name in first.drafter.names
         if name in second.drafter.names and first.drafter.names[name] != second.drafter.names[name]
     }
-    findings = errors_in([*first.drafter.findings, *second.drafter.findings])
+    broken = errors_in([*first.drafter.findings, *second.drafter.findings])
+    faults = [f for f in broken if f.code not in QUESTIONS]
+    findings = [*faults, *_not_compared(f for f in broken if f.code in QUESTIONS)]
     same_algorithm = first.layout.algorithm == second.layout.algorithm
     return Difference(
-        same=same_algorithm and not tensors and not any(f.changes_results for f in facts) and not findings,
+        same=same_algorithm and not tensors and not any(f.changes_results for f in facts) and not faults,
         a=str(first.folder.path),
         b=str(second.folder.path),
         layout_a=first.layout.layout,
@@ -78,6 +81,15 @@ def compare(first: Source, second: Source) -> Difference:
         tensors=tensors,
         findings=tuple(findings),
     )
+
+
+def _not_compared(questions: Iterable[Finding]) -> Iterator[Finding]:
+    """What a conversion would ask: for a comparison it only means that something stays open, once for both sides."""
+    said: set[str] = set()
+    for question in questions:
+        if question.message not in said:
+            said.add(question.message)
+            yield warning("not-compared", f"not compared: {question.message}", where=question.where)
 
 
 def _facts(first: Source, second: Source) -> Iterator[FactDifference]:

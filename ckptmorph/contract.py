@@ -14,22 +14,27 @@ from ckptmorph.facts import Known, active, cite
 from ckptmorph.findings import Finding, Severity, error, in_json, note, verdict_of, warning
 from ckptmorph.matching import fold
 from ckptmorph.predict import (
+    MAX_BUILT,
     Env,
     Reading,
     TensorPrediction,
     Treated,
     class_for,
+    in_words,
     named,
     read_as_engine,
 )
 from ckptmorph.predictions import EngineAt, Prediction, coverage
-from ckptmorph.schema.capture import NeedsTarget, captured, known_classes, rule_for, states_of
+from ckptmorph.schema.capture import NeedsTarget, captured, known_classes, limits, rule_for, states_of
 from ckptmorph.schema.codecs import MAX_LAYERS
+from ckptmorph.schema.engines import CaptureRule
 from ckptmorph.schema.expr import holds, parse
 from ckptmorph.schema.models import Check, Entry
 from ckptmorph.schema.paths import ABSENT, get_path
 from ckptmorph.schema.registry import Registry
 from ckptmorph.schema.versions import covers
+
+_HELD = {"absolute": "absolute target ids", "offset": "offsets"}
 
 
 class _Judging:
@@ -65,8 +70,9 @@ class _Judging:
         if self.reading.form is not None:
             self._environment()
             if self._class_known():
-                self._tensors()
-                self._facts()
+                misread = self._facts()
+                self._tensors(misread)
+                self.findings += misread.values()
                 self._states()
                 self._checks()
         return self._prediction()
@@ -76,7 +82,8 @@ class _Judging:
         if self.ctx.n is not None:
             values["n"] = self.ctx.n
         values.update({f"target.{name}": value for name, value in self.request.target.fields.items()})
-        self.env = Env(values, self.config, self.drafter.env if self.drafter else {})
+        drafter = {**self.drafter.env, "map_form": self.drafter.map_form} if self.drafter else {}
+        self.env = Env(values, self.config, drafter)
 
     def _class_known(self) -> bool:
         form = self.reading.form
@@ -111,17 +118,48 @@ class _Judging:
 
     # --- tensors ---
 
-    def _tensors(self) -> None:
-        self.treated = TensorPrediction(
+    def _tensors(self, misread: dict[str, Finding]) -> None:
+        """Fates and their findings. What follows from a misread fact is said with the fact, not once per tensor."""
+        lost: dict[str, list[Treated]] = {}
+        predicted = TensorPrediction(
             self.engine, self.release, self.hub, self.env, self.reading.facts, self.tensors
-        ).treat()
+        )
+        self.treated = predicted.treat()
         who = f"{self.engine.engine} {self.release}"
+        for fact, count in predicted.beyond.items():
+            text = (
+                f"{who} reads {fact} = {count} and builds as many; only the first {MAX_BUILT} were looked at"
+            )
+            self.findings.append(error("implausible-value", text, where=fact, next=self._convert()))
         new: list[Finding] = []
+        shown = predicted.shown_by()
         for item in self.treated:
             finding = self._tensor_finding(item, who, item.name in self.meant)
-            if finding is not None:
+            fact = shown.get(item.name, "")
+            if finding is None:
+                continue
+            if item.parameter is None and fact in misread and misread[fact].severity is Severity.ERROR:
+                lost.setdefault(fact, []).append(item)
+            else:
                 new.append(finding)
+        for fact, items in lost.items():
+            text = f"{misread[fact].message}, and {in_words(items)}"
+            misread[fact] = misread[fact].model_copy(update={"message": text})
         self.findings += fold(new)
+        self._map(predicted, who)
+
+    def _map(self, predicted: TensorPrediction, who: str) -> None:
+        """A map loads in either form; only the reader knows which one it takes it for."""
+        stored = self.drafter.map_form if self.drafter else None
+        assert self.reading.form is not None
+        layout = self.registry.layout(self.hub.algorithm, self.reading.form.layout)
+        usual = next((line.form for line in layout.names if line.form), "offset")
+        for item, said in predicted.maps():
+            form = said or usual
+            if stored is not None and item.fate == "loaded" and stored != form:
+                text = f"{item.name} holds {_HELD[stored]}, but {who} reads {_HELD[form]}: wrong tokens are proposed"
+                step = "ckptmorph convert translates it"
+                self.findings.append(error("map-form-misread", text, where=item.name, next=step))
 
     def _tensor_finding(self, item: Treated, who: str, meant: bool) -> Finding | None:
         about = {"where": item.name, "source": item.source, "hint": item.why}
@@ -151,25 +189,22 @@ class _Judging:
 
     # --- facts ---
 
-    def _facts(self) -> None:
+    def _facts(self) -> dict[str, Finding]:
+        """Facts that change results and that the engine reads otherwise, by name."""
         if self.drafter is None:
-            return
+            return {}
         assert self.reading.form is not None
         entries = active(self.registry.entries(self.reading.form.config), self.release)
         dims = set(self.hub.dims.values())
+        out = {}
         for name, fact in self.hub.facts.items():
             ours, theirs = self.drafter.facts.get(name), self.reading.facts.get(name)
-            if (
-                not fact.changes_results
-                or name in dims
-                or fact.type == "states"
-                or ours is None
-                or theirs is None
-            ):
+            if not fact.changes_results or name in dims or fact.type == "states":
                 continue
-            if ours.value != theirs.value:
+            if ours is not None and theirs is not None and ours.value != theirs.value:
                 entry = next(e for e in entries if e.fact == name)
-                self.findings.append(self._misread(name, ours, theirs, entry))
+                out[name] = self._misread(name, ours, theirs, entry)
+        return out
 
     def _misread(self, name: str, ours: Known, theirs: Known, entry: Entry) -> Finding:
         who = f"{self.engine.engine} {self.release}"
@@ -211,15 +246,9 @@ class _Judging:
         if states is not None:
             self.captured = tuple(states)
         if ids is None:
-            shown = rule.default if states is None else f"{rule.default} = {states}"
-            self.findings.append(
-                warning(
-                    "default-states",
-                    f"{who} finds no layer ids in {capture.places[0].path} and captures its default states {shown}",
-                    where=capture.places[0].path,
-                    source=cite(rule.source),
-                )
-            )
+            self._defaults(who, rule, states)
+        if states and limits(rule, self.ctx.n)[1] is None:
+            self._unbounded(max(states), trained)
         if trained is None or states is None:
             return
         if list(states) != list(trained.value):
@@ -237,6 +266,31 @@ class _Judging:
                     source=cite(rule.source),
                 )
             )
+
+    def _defaults(self, who: str, rule: CaptureRule, states: list[int] | None) -> None:
+        """The engine reads no ids. That is fine when its default states are known to be the drafter's."""
+        trained, place = self._trained(), self.engine.capture.places[0].path
+        known = trained is not None and states is not None
+        same = known and trained is not None and list(states or []) == list(trained.value)
+        if known and not same:
+            return  # what is captured instead is an error of its own
+        shown = rule.default if states is None else f"{rule.default} = {states}"
+        text = f"{who} finds no layer ids in {place} and captures its default states {shown}"
+        say = note if same else warning
+        more = None if same else "--target DIR_OR_CONFIG tells which states these are"
+        self.findings.append(say("default-states", text, where=place, source=cite(rule.source), next=more))
+
+    def _unbounded(self, highest: int, trained: Known | None) -> None:
+        """Nothing bounds the states from above. What a file says has at least been trained with; a typed number not."""
+        say = warning if trained is not None and trained.evidence.kind == "user" else note
+        self.findings.append(
+            say(
+                "states-not-bounded",
+                f"whether the target has a state {highest} is not checked: its number of layers is not known",
+                where=self.engine.capture.places[0].path,
+                next="--target DIR_OR_CONFIG",
+            )
+        )
 
     def _trained(self) -> Known | None:
         return self.drafter.facts.get(self.hub.states or "") if self.drafter else None

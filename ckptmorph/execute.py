@@ -190,7 +190,7 @@ def _check(registry: Registry, plan: Plan, source: Source, written: Folder, ours
         if name in ours and ours[name].value != known.value and name not in ("dtype",):
             raise _bug(f"{name} is {known.value!r} in the output, but {ours[name].value!r} in the source")
     if plan.target.engine is not None and plan.prediction is not None:
-        drafter = replace(source.drafter, facts=ours)
+        drafter = replace(source.drafter, facts=ours, map_form=again.map_form)
         result = predict(registry, at, written.tensors, written.config, drafter, request, set(wanted))
         accepted = {loss.id for loss in plan.losses}
         left = [f for f in errors_in(result.findings) if f.code not in accepted]

@@ -13,7 +13,7 @@ from ckptmorph.canonical import Drafter
 from ckptmorph.contract import predict
 from ckptmorph.errors import CkptmorphError, RefusedError, UsageError, did_you_mean
 from ckptmorph.files import config_text, out_files
-from ckptmorph.findings import Finding, by_severity, error, errors_in, note
+from ckptmorph.findings import Finding, Severity, by_severity, error, errors_in, note
 from ckptmorph.graphs import Cost, Edge, Evaluated, edges_of, hub_node, layout_node, search
 from ckptmorph.idle import without_idle
 from ckptmorph.losses import Lost, loss_id
@@ -108,7 +108,8 @@ def compose_for(registry: Registry, source: Source, goal: Goal, wish: Wish) -> C
     composed = _composed(registry, source, goal, wish)
     anew = base_for(source, goal.layout) is not None
     if composed.closed_by and anew:
-        composed = _composed(registry, source, goal, wish, anew=True)
+        again = _composed(registry, source, goal, wish, anew=True)
+        composed = again if len(again.closed_by) < len(composed.closed_by) else composed
     idle = without_idle(source.drafter, source.folder.read) if composed.closed_by else None
     if idle is not None:
         lighter = _composed(registry, replace(source, drafter=idle), goal, wish, anew=anew)
@@ -135,7 +136,7 @@ def _composed(
     closed = errors_in(output.findings)
     prediction = None
     if goal.at is not None and not closed:
-        drafter = replace(source.drafter, facts=output.facts)
+        drafter = replace(source.drafter, facts=output.facts, map_form=output.map_form)
         prediction = predict(
             registry, goal.at, output.tensors, output.config, drafter, request, set(output.tensors)
         )
@@ -153,12 +154,29 @@ def _composed(
                 )
             else:
                 closed.append(finding.model_copy(update={"next": _elsewhere(goal, finding)}))
+        closed += [_unread_ids(finding) for finding in prediction.findings if _asks_for_target(finding)]
     closed += [
         _not_accepted(loss)
         for loss in losses
         if loss.severity != "recoverable" and loss.id not in wish.accept
     ]
     return Composed(source.drafter, output, prediction, losses, closed)
+
+
+def _asks_for_target(finding: Finding) -> bool:
+    return finding.code == "default-states" and finding.severity is Severity.WARNING
+
+
+def _unread_ids(finding: Finding) -> Finding:
+    """Ids would be written that this release does not read; whether its defaults are the same states is a question."""
+    return finding.model_copy(
+        update={
+            "code": "target-needed",
+            "severity": Severity.ERROR,
+            "message": f"{finding.message}; whether these are the drafter's is not known",
+            "next": "--target DIR_OR_CONFIG, or a release that reads layer ids",
+        }
+    )
 
 
 def _acceptable(registry: Registry, goal: Goal) -> set[str]:
@@ -174,7 +192,7 @@ def _acceptable(registry: Registry, goal: Goal) -> set[str]:
 def _elsewhere(goal: Goal, finding: Finding) -> str | None:
     if finding.next and not finding.next.startswith("ckptmorph convert"):
         return finding.next
-    return "ckptmorph graph DRAFTER --to NAME[@RELEASE] tells where else it can go"
+    return "ckptmorph graph DRAFTER tells where else it can go"
 
 
 def _not_accepted(loss: Lost) -> Finding:
@@ -258,7 +276,10 @@ def evaluator(start: str, end: str, algorithm: str, composed: Composed | None) -
 
 def no_route(source: Source, tried: list[tuple[Goal, Composed]]) -> CkptmorphError:
     """The refusal that lists every route considered and the guard that closed it."""
-    findings = [f for _, composed in tried for f in composed.closed_by]
+    findings: list[Finding] = []
+    for finding in (f for _, composed in tried for f in composed.closed_by):
+        if finding not in findings:
+            findings.append(finding)
     goal = tried[0][0]
     name = f"{goal.at.engine.engine} {goal.at.release}" if goal.at else f"layout {goal.layout.layout}"
     return summary(RefusedError, findings, f"no open route from layout {source.layout.layout} to {name}")

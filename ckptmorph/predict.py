@@ -24,6 +24,8 @@ from ckptmorph.schema.registry import Registry
 from ckptmorph.schema.template import template
 from ckptmorph.schema.versions import covers
 
+MAX_BUILT = 256  # members of one family that are looked at; no drafter has nearly as many
+
 Fate = Literal["loaded", "ignored", "dropped", "missing", "misshapen", "from_target", "raises"]
 
 
@@ -202,18 +204,42 @@ class TensorPrediction:
         self.engine, self.release, self.hub, self.env = engine, release, hub, env
         self.facts, self.tensors = facts, tensors
         self.used: set[str] = set()
+        self.done: list[Treated] = []
+        self.counts: dict[str, int] = {
+            spec.count: env[spec.count] for spec in hub.index.values() if spec.count in env
+        }
+
+    @property
+    def beyond(self) -> dict[str, int]:
+        """Counts (by fact) of which only the first `MAX_BUILT` are looked at: a config may claim any number."""
+        return {self.hub.dims[name]: n for name, n in self.counts.items() if n > MAX_BUILT}
 
     def treat(self) -> list[Treated]:
         """Fates of parameters first (in the hub's order), then of the tensors nobody took."""
         out = [t for canon in self._built() for t in self._parameter(canon)]
         out += [self._stray(name) for name in self.tensors if name not in self.used]
+        self.done = out
         return out
 
+    def maps(self) -> Iterator[tuple[Treated, str | None]]:
+        """The vocabulary map as it was treated, with the form that the engine's own line states for it."""
+        for item in self.done:
+            spec = self.hub.tensors.get(item.parameter or "")
+            if spec is not None and spec.kind == "vocab_map":
+                canon = Canon(item.parameter or "", item.parameter or "", spec, {})
+                yield item, next((s.line.form for s in self._spellings(canon) if s.line.form), None)
+
+    def shown_by(self) -> dict[str, str]:
+        """The names of parameters that this engine could build but does not, to the fact that would show them."""
+        built = {canon.name for canon in self._built()}
+        hidden = [c for c in self._all() if c.spec.shown is not None and c.name not in built]
+        return {name: str(canon.spec.shown) for canon in hidden for name in self._accepted(canon)}
+
+    def _all(self) -> list[Canon]:
+        return enumerate_tensors(self.hub, {name: min(n, MAX_BUILT) for name, n in self.counts.items()})
+
     def _built(self) -> Iterator[Canon]:
-        counts = {
-            spec.count: self.env[spec.count] for spec in self.hub.index.values() if spec.count in self.env
-        }
-        for canon in enumerate_tensors(self.hub, counts):
+        for canon in self._all():
             shown = canon.spec.shown
             if shown is not None and (shown not in self.facts or not self.facts[shown].value):
                 continue
@@ -298,6 +324,14 @@ class TensorPrediction:
         )
 
 
+def in_words(items: list[Treated]) -> str:
+    """What an engine does with tensors that go with a fact it misreads."""
+    names = ", ".join(item.name for item in items[:3]) + (
+        f" and {len(items) - 3} more" if len(items) > 3 else ""
+    )
+    return f"raises on {names}" if items[0].fate == "raises" else f"drops {names} without a word"
+
+
 def _from_target(canon: Canon, name: str, rule: Provided) -> Treated:
     return Treated(
         name=name, fate="from_target", parameter=canon.name, why=rule.because, source=cite(rule.source)
@@ -328,6 +362,7 @@ __all__ = [
     "class_for",
     "clue_holds",
     "clue_words",
+    "in_words",
     "named",
     "read_as_engine",
 ]

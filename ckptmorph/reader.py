@@ -297,6 +297,11 @@ class _Reading:
                 self.drafter.names[canon.name] = self.real[name]
                 self.drafter.canon[canon.name] = canon
         read_vocabulary(self.drafter, self.matched, self.tensors, self.real, self.read, self.request.map_form)
+        # A map of the wrong length has been judged with its own words; its shape says the same again.
+        judged = {f.where for f in self.drafter.findings if f.code in ("d2t-length", "t2d-length")}
+        self.drafter.findings = [
+            f for f in self.drafter.findings if f.code != "shape-mismatch" or f.where not in judged
+        ]
 
     def _is_missing(self, canon: Canon) -> bool:
         if canon.spec.kind != "weight":

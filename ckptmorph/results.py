@@ -87,10 +87,29 @@ class EdgeView(Value):
     conditions: tuple[str, ...] = ()
 
 
-class GraphView(Value):
-    """The converter graph between two names.
+class Destination(Value):
+    """Neighbouring releases of one engine that a drafter can be converted for, or cannot for the same reason.
 
     Attributes:
+        first, last: the range of releases; ``releases`` is how many were looked at in it.
+        layout: what would be written; None when every way is closed.
+        reason: what closes the way, in a sentence; ``code`` is the code of that finding.
+    """
+
+    engine: str
+    first: str
+    last: str
+    releases: int
+    layout: str | None = None
+    code: str | None = None
+    reason: str = ""
+
+
+class GraphView(Value):
+    """The converter graph: as a whole, from a drafter to every engine, or between two names.
+
+    Attributes:
+        destinations: with a drafter and no goal, every engine at every release that was looked at.
         route: the nodes passed; empty when no way is open.
         alternatives: other layouts the target reads, with what closes them.
         conditions: what a drafter must satisfy for the target, from its contract.
@@ -104,3 +123,4 @@ class GraphView(Value):
     route: tuple[str, ...] = ()
     closed: tuple[EdgeView, ...] = ()
     conditions: tuple[str, ...] = ()
+    destinations: tuple[Destination, ...] = ()

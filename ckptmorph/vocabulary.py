@@ -67,6 +67,7 @@ def read_vocabulary(
         mask_name=shown["vocab_mask"],
     )
     drafter.findings += verdict.findings
+    drafter.map_form = verdict.stored
     if not any(f.severity == "error" for f in verdict.findings):
         _place(drafter, verdict, found_map, found_mask, tensors, real, draft, target, canons)
 
@@ -199,8 +200,10 @@ def _map_node(
         node = build.cast(node, "I64")
     if verdict.form == "absolute" and found[1].form != "absolute":
         drafter.findings.append(
-            warning(
-                "absolute-map", f"{name} holds absolute target ids; it is translated to offsets", where=name
+            note(
+                "absolute-map",
+                f"{name} holds absolute target ids; a conversion to a form with offsets translates it",
+                where=name,
             )
         )
     if verdict.form == "absolute":

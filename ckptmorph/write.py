@@ -39,12 +39,14 @@ class Output:
         tensors: output names to nodes.
         config: the whole config.json.
         facts: the drafter's facts as the output holds them: auxiliary states in the order of its columns.
+        map_form: form of the vocabulary map in the output; None when there is none.
     """
 
     tensors: dict[str, Node] = field(default_factory=dict)
     canon: dict[str, list[str]] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
     facts: dict[str, Known] = field(default_factory=dict)
+    map_form: str | None = None
     steps: list[ConfigStep] = field(default_factory=list)
     dropped: dict[str, str] = field(default_factory=dict)
     losses: list[Lost] = field(default_factory=list)
@@ -183,6 +185,8 @@ class _Writing:
 
     def _formed(self, canon: Canon, spelt: Spelling, node: Node) -> Node:
         line = spelt.line
+        if canon.spec.kind == "vocab_map":
+            self.out.map_form = line.form or "offset"
         if line.form == "absolute":
             node = build.map_form(node, "absolute")
         if line.shape is not None:

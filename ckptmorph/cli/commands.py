@@ -46,13 +46,16 @@ def root() -> None:
 @root.command()
 @drafter_argument
 @reading
+@target_model
+@facts
 @common
 def inspect(drafter: Path, as_json: bool, quiet: bool, verbose: bool, **kwargs: Any) -> int:
     """Say what a drafter is: algorithm, layout, version, facts with evidence, tensors."""
+    options = values(kwargs)
     from ckptmorph import api
     from ckptmorph.cli import views
 
-    result = api.inspect(drafter, **kwargs)
+    result = api.inspect(drafter, **options)
     _emit(result, views.inspection, as_json=as_json, quiet=quiet, verbose=verbose)
     return 0
 
@@ -126,6 +129,7 @@ def convert(
 )
 @reading
 @target_model
+@facts
 @common
 def verify(
     drafter: Path,
@@ -137,21 +141,25 @@ def verify(
     verbose: bool,
     **kwargs: Any,
 ) -> int:
-    """Predict what an engine release will do with a drafter: loaded, ignored, dropped, missing, misread."""
+    """Predict what an engine release will do with a drafter: loaded, ignored, dropped, missing, misread.
+
+    Exit code 1 when the verdict is fail; with --for all, when it is fail everywhere.
+    """
+    options = values(kwargs)
     from ckptmorph import api
     from ckptmorph.cli import views
 
     if engine == "all":
         if topic is not None:
             raise UsageError("--explain is about one engine: --for all has many", code="usage")
-        table = api.verify_all(drafter, deep=deep, **kwargs)
+        table = api.verify_all(drafter, deep=deep, **options)
         _emit(table, views.matrix, as_json=as_json, quiet=quiet, verbose=verbose)
         return EXIT_FINDINGS if all(row.verdict == "fail" for row in table.rows) else 0
     if topic is not None:
-        said = api.explain(drafter, topic, engine=engine, **kwargs)
+        said = api.explain(drafter, topic, engine=engine, **options)
         _emit(said, views.explanation, as_json=as_json, quiet=quiet, verbose=verbose)
         return 0
-    result = api.verify(drafter, engine=engine, deep=deep, **kwargs)
+    result = api.verify(drafter, engine=engine, deep=deep, **options)
     _emit(result, views.verification, as_json=as_json, quiet=quiet, verbose=verbose)
     return EXIT_FINDINGS if result.verdict == "fail" else 0
 
@@ -191,7 +199,10 @@ def restore(out: Path, as_json: bool, quiet: bool, verbose: bool, schema_path: t
 @facts
 @common
 def graph(drafter: Path | None, as_json: bool, quiet: bool, verbose: bool, **kwargs: Any) -> int:
-    """Show the route from one layout to another, and why other routes are closed. Exit code 4 when none is open."""
+    """Show the route from one layout to another, and why other routes are closed. Exit code 4 when none is open.
+
+    With a drafter and no --to: every engine and release that it can go to.
+    """
     options = values(kwargs)
     from ckptmorph import api
     from ckptmorph.cli import views

@@ -67,7 +67,6 @@ def wishes(function: F) -> F:
         click.option("--layout", metavar="LAYOUT", help="Which of the layouts that the engine reads."),
         *_target_options(),
         *_fact_options(),
-        click.option("--assume-default", is_flag=True, help="Use documented defaults for what is not stated."),
         click.option("--accept", multiple=True, metavar="LOSS", help="Accept one loss by its id. May be repeated."),
     )  # fmt: skip
 
@@ -86,7 +85,7 @@ def reading(function: F) -> F:
 
 def facts(function: F) -> F:
     """Options that state facts."""
-    return _with(function, *_fact_options()[:2])
+    return _with(function, *_fact_options())
 
 
 def _with(function: F, *options: Callable[[F], F]) -> F:
@@ -110,6 +109,9 @@ def _fact_options() -> list[Callable[[F], F]]:
         click.option("--set", "facts", multiple=True, metavar="FACT=VALUE", help=stated),
         click.option("--aux-states", metavar="H,H,H", help=states),
         click.option("--aux-layers", metavar="ID,ID,ID", help=layers),
+        click.option(
+            "--assume-default", is_flag=True, help="Use documented defaults for what is not stated."
+        ),
     ]
 
 

@@ -10,6 +10,7 @@ from ckptmorph.matching import fold_names
 if TYPE_CHECKING:
     from ckptmorph.compare import Difference
     from ckptmorph.explanations import Explanation
+    from ckptmorph.findings import Finding
     from ckptmorph.matrix import Matrix
     from ckptmorph.plans import Plan, Report
     from ckptmorph.results import GraphView, Inspection, Restored, Verification
@@ -119,11 +120,16 @@ def verification(view: Verification, *, verbose: bool) -> str:
         trained = (
             f", trained on {list(view.trained)}" if view.trained else ", what it was trained on is not stated"
         )
-        out.append(f"  states             captured {list(view.captured)}{trained}\n")
+        open_end = "; without --target the highest one is not checked" if _unbounded(view.findings) else ""
+        out.append(f"  states             captured {list(view.captured)}{trained}{open_end}\n")
     shown = [f for f in view.findings if verbose or f.severity.value != "note"]
     if shown:
         out.append("\n" + findings(shown, verbose=verbose))
     return "".join(out)
+
+
+def _unbounded(found: tuple[Finding, ...]) -> bool:
+    return any(f.code == "states-not-bounded" and f.severity.value == "note" for f in found)
 
 
 def matrix(view: Matrix, *, verbose: bool) -> str:
@@ -196,6 +202,13 @@ def restored(view: Restored, *, verbose: bool) -> str:
 
 def graph(view: GraphView, *, verbose: bool) -> str:
     """`graph`."""
+    if view.destinations:
+        rows = [
+            (d.engine, d.first if d.first == d.last else f"{d.first} to {d.last}", "open" if d.layout else "closed",
+             f"as layout {d.layout}" if d.layout else d.reason)
+            for d in view.destinations
+        ]  # fmt: skip
+        return f"from {view.start}\n{table(rows)}"
     if view.goal is None:
         hubs = sorted({n.split("/")[0] for n in view.nodes})
         lines = []

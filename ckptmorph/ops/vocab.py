@@ -37,6 +37,7 @@ class Verdict(Value):
         from_mask: take the map from the mask, because there is none or its dtype rounded it.
         findings: errors mean refuse.
         readings: both readings of a map of the right length.
+        stored: the form that the map in the file has, identity or not; None when there is no map to read.
     """
 
     form: Literal["offset", "absolute", "identity"] | None
@@ -44,6 +45,7 @@ class Verdict(Value):
     from_mask: bool = False
     findings: tuple[Finding, ...] = ()
     readings: tuple[Reading, ...] = ()
+    stored: Form | None = None
 
 
 def judge(
@@ -146,6 +148,7 @@ def _with_map(case: Case, values: Sequence[int], findings: list[Finding], *, fro
         from_mask=from_mask,
         findings=tuple(findings),
         readings=readings,
+        stored=chosen.form,
     )
 
 

@@ -295,7 +295,7 @@ def _rules(args: Args, ctx: Context) -> tuple[Capture, list[CaptureRule]]:
 
 
 _TARGET = "--target DIR_OR_CONFIG, or --target-arch CLASS"
-_ELSEWHERE = "another release or engine: ckptmorph graph DRAFTER --to NAME[@RELEASE] tells which is open"
+_ELSEWHERE = "another release or engine: ckptmorph graph DRAFTER tells which is open"
 
 
 def _no_rule(engine: str, capture: Capture, ctx: Context, releases: tuple[str | None, ...]) -> str:

@@ -101,7 +101,7 @@ def test_verify_fails_a_map_that_the_engine_would_read_as_offsets(tmp_path):
     )
     result = ckptmorph.verify(folder, engine="vllm", target_arch="LlamaForCausalLM")
     assert result.verdict == "fail"
-    assert "absolute-map" in {f.code for f in result.findings}
+    assert "map-form-misread" in {f.code for f in result.findings}
 
 
 def test_two_lists_of_layer_ids_are_a_question(tmp_path):

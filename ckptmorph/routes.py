@@ -1,0 +1,109 @@
+"""The route between two names on the converter graph, and why other routes are closed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ckptmorph.conditions import conditions_of
+from ckptmorph.errors import UsageError
+from ckptmorph.findings import Finding
+from ckptmorph.graphs import edges_of, layout_node, search
+from ckptmorph.planner import compose_for, evaluator, goals
+from ckptmorph.results import Destination, EdgeView, GraphView
+from ckptmorph.schema.registry import Registry
+from ckptmorph.sources import Source, Wish, refuse_broken, split_release
+
+
+def everything(registry: Registry) -> GraphView:
+    """The whole graph, without a question."""
+    edges = tuple(EdgeView(start=e.start, end=e.end) for e in edges_of(registry))
+    return GraphView(nodes=tuple(sorted({e.start for e in edges})), edges=edges)
+
+
+def destinations(registry: Registry, source: Source, wish: Wish) -> GraphView:
+    """Where a drafter can go: every engine at every release that was looked at, open or closed by what.
+
+    Raises as a conversion does when the source is broken or leaves a question open.
+    """
+    refuse_broken(source)
+    rows: list[Destination] = []
+    for engine in registry.engines_of(source.layout.algorithm):
+        for release in engine.releases:
+            row = _destination(registry, source, replace(wish, to=f"{engine.engine}@{release}"), release)
+            if rows and _same(rows[-1], row):
+                before = rows.pop()
+                row = row.model_copy(update={"first": before.first, "releases": before.releases + 1})
+            rows.append(row)
+    start = layout_node(source.layout.algorithm, source.layout.layout)
+    return everything(registry).model_copy(update={"start": start, "destinations": tuple(rows)})
+
+
+def _destination(registry: Registry, source: Source, wish: Wish, release: str) -> Destination:
+    name, _ = split_release(wish.to)
+    at = Destination(engine=name, first=release, last=release, releases=1)
+    closed: list[Finding] = []
+    for goal in goals(registry, source.layout.algorithm, wish):
+        composed = compose_for(registry, source, goal, wish)
+        if not composed.closed_by:
+            return at.model_copy(update={"layout": goal.layout.layout})
+        closed += composed.closed_by
+    reason = closed[0].message.replace(f"{name} {release}", name)
+    return at.model_copy(update={"code": closed[0].code, "reason": reason})
+
+
+def _same(a: Destination, b: Destination) -> bool:
+    return (a.engine, a.layout, a.code, a.reason) == (b.engine, b.layout, b.code, b.reason)
+
+
+def routed(registry: Registry, source: Source | None, wish: Wish) -> GraphView:
+    """The route to ``wish.to``: evaluated on a source that was read, or, without one, with the conditions listed.
+
+    Raises UsageError when no algorithm has both names.
+    """
+    known, whole = edges_of(registry), everything(registry)
+    name = source.layout.layout if source else split_release(wish.from_ or "")[0]
+    algorithm = (
+        source.layout.algorithm if source else _algorithm_with(registry, name, split_release(wish.to)[0])
+    )
+    start = layout_node(algorithm, name)
+    wanted = goals(registry, algorithm, wish)
+    tried = [(goal, compose_for(registry, source, goal, wish) if source else None) for goal in wanted]
+    open_goal: str | None = None
+    route: tuple[str, ...] = ()
+    closed: list[EdgeView] = []
+    for goal, composed in tried:
+        end = layout_node(algorithm, goal.layout.layout)
+        found = search(known, start, {end}, evaluator(start, end, algorithm, composed))
+        if found.found and open_goal is None:
+            open_goal, route = end, tuple(found.nodes)
+        elif composed is not None:
+            closed.append(EdgeView(start=start, end=end, closed_by=tuple(composed.closed_by)))
+        elif found.found:
+            closed.append(
+                EdgeView(start=start, end=end, conditions=("open too, but another layout is preferred",))
+            )
+    first = wanted[0]
+    asked = (
+        conditions_of(registry, first.at.engine, first.layout.layout, first.at.known)
+        if first.at is not None
+        else ()
+    )
+    return GraphView(
+        nodes=whole.nodes, edges=whole.edges, start=start, goal=wish.to, route=route, closed=tuple(closed),
+        conditions=tuple(condition.text for condition in asked),
+    )  # fmt: skip
+
+
+def _algorithm_with(registry: Registry, layout: str, goal: str) -> str:
+    for algorithm in sorted(registry.algorithms):
+        if (algorithm, layout) in registry.layouts and (
+            (algorithm, goal) in registry.engines or (algorithm, goal) in registry.layouts
+        ):
+            return algorithm
+    registry_names = registry.layout_names()
+    raise UsageError(
+        f"no algorithm has both a layout {layout!r} and {goal!r}",
+        code="unknown-layout",
+        hint=f"layouts: {', '.join(registry_names)}",
+        next="ckptmorph schemas list",
+    )
