@@ -12,6 +12,7 @@ from ckptmorph.errors import SchemaError, did_you_mean
 from ckptmorph.schema.check_names import check_expr_names, check_hub, check_name, unknown
 from ckptmorph.schema.codecs import CODECS
 from ckptmorph.schema.engines import Engine
+from ckptmorph.schema.expr import ExprError
 from ckptmorph.schema.kinds import KINDS
 from ckptmorph.schema.models import SCHEMA_VERSION, Algorithm, Entry, Line, Model, Name, Use
 from ckptmorph.schema.positions import Positions, read_yaml
@@ -84,14 +85,16 @@ def _all_keys() -> set[str]:
 
 
 def cross_check(registry: Registry) -> None:
-    """Check names across files. Raises SchemaError with the file and line of the unknown name."""
+    """Check names across files. Raises SchemaError with the file, line and column of the unknown name."""
     for layout in registry.layouts.values():
         at = registry.positions_of(layout)
         hub = _hub(registry, layout.algorithm, at)
-        _check_lines(registry, layout.config, hub, at)
-        _check_names(layout.names, hub, at)
-        for loss in layout.losses:
-            _check_expr(loss.when, hub, at)
+        _check_lines(registry, layout.config, hub, at.within("config"))
+        _check_places(registry, layout.config, hub, at.within("config"))
+        _check_names(layout.names, hub, at.within("names"))
+        _check_absent(layout.names, hub, at.within("names"))
+        for k, loss in enumerate(layout.losses):
+            _check_expr(loss.when, hub, at.within("losses", k))
     for engine in registry.engines.values():
         _check_engine(registry, engine)
     for hub in registry.algorithms.values():
@@ -101,26 +104,31 @@ def cross_check(registry: Registry) -> None:
 def _check_engine(registry: Registry, engine: Engine) -> None:
     at = registry.positions_of(engine)
     hub = _hub(registry, engine.algorithm, at)
-    _check_names(engine.names, hub, at)
+    _check_names(engine.names, hub, at.within("names"))
     layouts = [layout for algorithm, layout in registry.layouts if algorithm == engine.algorithm]
-    for form in engine.forms:
+    for k, form in enumerate(engine.forms):
+        here = at.within("forms", k)
         if form.layout not in layouts:
-            unknown(f"layout of form {form.form}", form.layout, layouts, at)
-        _check_lines(registry, form.config, hub, at)
-    for tensor in [*(m.tensor for m in engine.missing), *(p.tensor for p in engine.provided)]:
-        _covered(tensor or "*", hub, at)
-    conditions = [
-        *(check.require for check in engine.checks),
-        *(match.when for match in engine.unused),
-        *(provided.when for provided in engine.provided),
-        *(classes.when for form in engine.forms for classes in form.classes),
-    ]
-    for text in conditions:
-        _check_expr(text or "true", hub, at)
-    for capture in engine.capture.rules:
-        texts = [text for case in capture.cases for text in (case.h, case.when)]
-        for expr in [*texts, capture.lowest, capture.highest, capture.default]:
-            check_expr_names(expr or "0", {"n", "id", "ids"}, at)
+            unknown(f"layout of form {form.form}", form.layout, layouts, here)
+        _check_lines(registry, form.config, hub, here.within("config"))
+        for j, classes in enumerate(form.classes):
+            _check_expr(classes.when or "true", hub, here.within("classes", j))
+    for key, tensors in (("missing", engine.missing), ("provided", engine.provided)):
+        for k, line in enumerate(tensors):
+            _covered(line.tensor or "*", hub, at.within(key, k))
+    for key, conditions in (
+        ("checks", [check.require for check in engine.checks]),
+        ("unused", [match.when for match in engine.unused]),
+        ("provided", [provided.when for provided in engine.provided]),
+    ):
+        for k, text in enumerate(conditions):
+            _check_expr(text or "true", hub, at.within(key, k))
+    if not engine.capture.at:
+        raise SchemaError("an engine reads ids somewhere: name the place", where=at.at(("capture", "at")))
+    for k, rule in enumerate(engine.capture.rules):
+        texts = [text for case in rule.cases for text in (case.h, case.when)]
+        for expr in [*texts, rule.lowest, rule.highest, rule.default]:
+            check_expr_names(expr or "0", {"n", "id", "ids"}, at.within("capture", "rules", k))
 
 
 def _hub(registry: Registry, name: str, at: Positions) -> Algorithm:
@@ -131,22 +139,53 @@ def _hub(registry: Registry, name: str, at: Positions) -> Algorithm:
 
 
 def _check_lines(registry: Registry, lines: Iterable[Line], hub: Algorithm, at: Positions) -> None:
-    for line in lines:
+    for k, line in enumerate(lines):
         if isinstance(line, Use):
             fragment = registry.fragments.get(line.use)
             if fragment is None:
-                unknown("fragment", line.use, registry.fragments, at)
-            for entry in fragment.config:
-                _check_entry(entry, hub, registry.positions_of(fragment))
+                unknown("fragment", line.use, registry.fragments, at.within(k))
+            there = registry.positions_of(fragment)
+            for j, entry in enumerate(fragment.config):
+                _check_entry(registry, entry, hub, there.within("config", j))
         else:
-            _check_entry(line, hub, at)
+            _check_entry(registry, line, hub, at.within(k))
 
 
-def _check_entry(entry: Entry, hub: Algorithm, at: Positions) -> None:
+def _check_places(registry: Registry, lines: list[Line], hub: Algorithm, at: Positions) -> None:
+    """A field holds one fact: of two that are always written to one place, the second would overwrite the first."""
+    written: dict[str, str] = {}
+    other: dict[str, str] = {}  # places that a codec writes, which is no plain value
+    lines_at = [(k, entry) for k, line in enumerate(lines) for entry in registry.entries([line])]
+    for k, entry in lines_at:
+        if entry.fact is None or not entry.write or entry.when:
+            continue
+        for path in [*entry.paths[:1], *entry.also_write] if entry.codec == "plain" else []:
+            if written.setdefault(path, entry.fact) != entry.fact:
+                raise SchemaError(
+                    f"{path} is written with {written[path]} and with {entry.fact}",
+                    where=at.within(k).at(()),
+                    hint="a field holds one fact; 'when' tells two writers apart, 'write: false' only reads",
+                )
+        if entry.codec in ("states", "windows"):
+            other.update(dict.fromkeys(entry.paths[:1], entry.fact))
+    for k, entry in lines_at:
+        if entry.fact is None or entry.codec != "plain" or hub.facts[entry.fact].type in ("list", "any"):
+            continue
+        for path in entry.paths:
+            if path in other:
+                raise SchemaError(
+                    f"{path} is a list for {other[path]}, and {entry.fact} is a {hub.facts[entry.fact].type}",
+                    where=at.within(k).at(()),
+                    hint="a codec says what of the list is meant, such as length",
+                )
+
+
+def _check_entry(registry: Registry, entry: Entry, hub: Algorithm, at: Positions) -> None:
     if entry.fact is not None and entry.fact not in hub.facts:
         unknown("fact", entry.fact, hub.facts, at)
     if entry.codec not in CODECS:
         unknown("codec", entry.codec, CODECS, at)
+    _check_args(registry, entry, hub, at)
     for text in (entry.when, entry.read_when, entry.assumable):
         if text:
             _check_expr(text, hub, at)
@@ -155,20 +194,62 @@ def _check_entry(entry: Entry, hub: Algorithm, at: Positions) -> None:
             _check_expr(value[1:], hub, at, shown=value)
 
 
+def _check_args(registry: Registry, entry: Entry, hub: Algorithm, at: Positions) -> None:
+    codec = CODECS[entry.codec]
+    kind = hub.facts[entry.fact].type if entry.fact is not None else ""
+    if codec.gives and kind not in codec.gives:
+        raise SchemaError(
+            f"codec {entry.codec} spells a {' or '.join(codec.gives)}, and {entry.fact} is a {kind}",
+            where=at.find(entry.codec),
+        )
+    for name in entry.args:
+        if name not in codec.args:
+            unknown(f"argument of codec {entry.codec}", name, codec.args, at)
+    if codec.one_of and not set(codec.one_of) & set(entry.args):
+        raise SchemaError(
+            f"codec {entry.codec} needs {' or '.join(codec.one_of)} among its args",
+            where=at.find(entry.codec),
+        )
+    for name, value in entry.args.items():
+        if not isinstance(value, dict if codec.args[name] == "table" else str):
+            raise SchemaError(f"{name} is {value!r}, which is no {codec.args[name]}", where=at.find(name))
+        if codec.args[name] == "expression":
+            try:
+                check_expr_names(value, {"n", "id", "ids"}, at)
+            except ExprError as exc:
+                raise SchemaError(f"{name}: {exc}", where=at.find(value)) from None
+        if codec.args[name] == "engine" and (hub.algorithm, value) not in registry.engines:
+            unknown("engine", value, [n for a, n in registry.engines if a == hub.algorithm], at)
+
+
 def _check_names(names: list[Name], hub: Algorithm, at: Positions) -> None:
     uncovered = set(hub.tensors)
-    for line in names:
+    for k, line in enumerate(names):
         for text in [line.tensor] if line.tensor else line.tensors:
-            covered = _covered(text, hub, at)
-            check_name(line, text, covered, hub, at)
+            covered = _covered(text, hub, at.within(k))
+            check_name(line, text, covered, hub, at.within(k))
             if not (line.where or line.when or line.versions):
                 uncovered -= {t for t in covered if text == t or text.endswith("*")}
     if uncovered:
         raise SchemaError(
             f"no name line covers {', '.join(sorted(uncovered))}",
-            where=at.at(("names", "")),
+            where=at.at(("",)),
             hint='a line of it, or a last line {tensor: "*", name: "*"}',
         )
+
+
+def _check_absent(names: list[Name], hub: Algorithm, at: Positions) -> None:
+    """A layout may leave out what a drafter may lack, or what can be computed again; nothing else comes back."""
+    for k, line in enumerate(names):
+        for text in [line.tensor] if line.absent and line.tensor else []:
+            for name in sorted(_covered(text, hub, at.within(k))):
+                tensor = hub.tensors[name]
+                if line.where or line.when or tensor.shown or tensor.derive:
+                    continue
+                raise SchemaError(
+                    f"{name} is part of every drafter of {hub.algorithm}: no layout can be without it",
+                    where=at.within(k).find(text),
+                )
 
 
 def _covered(text: str, hub: Algorithm, at: Positions) -> set[str]:

@@ -43,6 +43,10 @@ def check_hub(hub: Algorithm, at: Positions) -> None:
     for index in hub.index.values():
         if index.count not in hub.dims:
             unknown("dimension", index.count, hub.dims, at)
+    used = {index for name in hub.tensors for index in template(name).indices}
+    for name in hub.index:
+        if name not in used:
+            raise SchemaError(f"no tensor has the index {name!r}", where=at.at(("index", name, "")))
     known = {*hub.dims, *hub.facts}
     for name, tensor in hub.tensors.items():
         indices = template(name).indices

@@ -62,10 +62,19 @@ Write = Callable[[Any, str, Args, Context], dict[str, Any]]
 
 @dataclass(frozen=True)
 class Codec:
-    """A pair of functions; ``write`` is None for read-only spellings."""
+    """A pair of functions; ``write`` is None for read-only spellings.
+
+    Attributes:
+        args: the arguments a schema may give, and what each is: text, table, expression or engine.
+        one_of: of these arguments one must be given.
+        gives: types of facts whose values it can spell; empty for any.
+    """
 
     read: Read
     write: Write | None
+    args: Mapping[str, str] = field(default_factory=dict)
+    one_of: tuple[str, ...] = ()
+    gives: tuple[str, ...] = ()
 
 
 # --- plain, table, length ----------------------------------------------------------------------------------------
@@ -363,13 +372,18 @@ def _write_states(value: Any, path: str, args: Args, ctx: Context) -> dict[str, 
         ) from None
 
 
+_STATES = {"engine": "engine", "h": "expression", "highest": "expression", "order": "text"}
+_FORM = {"form": "text"}
+
 CODECS: dict[str, Codec] = {
     "plain": Codec(_read_plain, _write_plain),
-    "table": Codec(_read_table, _write_table),
-    "length": Codec(_read_length, None),
-    "dtype": Codec(_read_dtype, _write_plain),
-    "rope_theta": Codec(_read_theta, _write_theta),
-    "rope_scaling": Codec(_read_scaling, _write_scaling),
-    "windows": Codec(_read_windows, _write_windows),
-    "states": Codec(_read_states, _write_states),
+    "table": Codec(
+        _read_table, _write_table, {"table": "table", "also": "table", "others": "text"}, ("table",)
+    ),
+    "length": Codec(_read_length, None, gives=("int",)),
+    "dtype": Codec(_read_dtype, _write_plain, gives=("dtype",)),
+    "rope_theta": Codec(_read_theta, _write_theta, _FORM, gives=("float",)),
+    "rope_scaling": Codec(_read_scaling, _write_scaling, _FORM, gives=("any",)),
+    "windows": Codec(_read_windows, _write_windows, gives=("list",)),
+    "states": Codec(_read_states, _write_states, _STATES, ("h", "engine"), gives=("states",)),
 }

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from ckptmorph.schema.models import (
     Check,
@@ -18,6 +18,16 @@ from ckptmorph.schema.models import (
     Sources,
     VersionSpec,
 )
+from ckptmorph.schema.versions import parse_version
+
+
+def _release(text: str) -> str:
+    if parse_version(text) is None:
+        raise ValueError(f"{text!r} is not a version")
+    return text
+
+
+Release = Annotated[str, AfterValidator(_release)]
 
 
 class Match(Model):
@@ -70,7 +80,7 @@ class CaptureRule(Model):
 
     classes: list[str] | Literal["any"] = Field(description="target classes, or any")
     versions: VersionSpec | None = None
-    cases: list[Case] = Field(description="how an id becomes a state")
+    cases: list[Case] = Field(min_length=1, description="how an id becomes a state")
     lowest: ExprText = Field("0", description="lowest state captured")
     highest: ExprText = Field("n - 1", description="highest state captured; n is the target's layer count")
     default: ExprText | None = Field(None, description="states captured when the config names none")
@@ -152,8 +162,8 @@ class Engine(Model):
     engine: str = Field(description="name of the engine")
     algorithm: str = Field(description="the hub it belongs to")
     about: str = Field(description="how it loads, in words")
-    releases: list[str] = Field(description="releases that were looked at, oldest first")
-    forms: list[Form] = Field(description="the containers it reads")
+    releases: list[Release] = Field(min_length=1, description="releases that were looked at, oldest first")
+    forms: list[Form] = Field(min_length=1, description="the containers it reads")
     prefixes: list[str] = Field(
         default_factory=list, description="prefixes that are tried in front of every name"
     )

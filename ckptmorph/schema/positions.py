@@ -27,25 +27,34 @@ MAX_DIGITS = 18
 class Positions:
     """Where each value of a YAML file stands: path of keys to (line, column), both from 1.
 
-    ``texts`` tells where each key or scalar stands first, by its text.
+    ``texts`` tells by its text where each key or scalar stands, with its path. ``base`` narrows all questions to the
+    part of the file below it, see `within`.
     """
 
     file: str
     marks: dict[Key, tuple[int, int]] = field(default_factory=dict)
-    texts: dict[str, tuple[int, int]] = field(default_factory=dict)
+    texts: dict[str, list[tuple[Key, tuple[int, int]]]] = field(default_factory=dict)
+    base: Key = ()
+
+    def within(self, *path: Any) -> Positions:
+        """The same positions, narrowed to what stands below ``path`` (from where these are narrowed to)."""
+        return Positions(self.file, self.marks, self.texts, (*self.base, *path))
 
     def at(self, path: Key) -> str:
         """``file:line:column`` of the value at ``path``, or of its nearest parent that has a position."""
-        for end in range(len(path), -1, -1):
-            mark = self.marks.get(path[:end])
+        whole = (*self.base, *path)
+        for end in range(len(whole), -1, -1):
+            mark = self.marks.get(whole[:end])
             if mark:
                 return f"{self.file}:{mark[0]}:{mark[1]}"
         return self.file
 
     def find(self, text: str) -> str:
-        """``file:line:column`` of the first key or scalar that is ``text``, or only the file."""
-        mark = self.texts.get(text)
-        return f"{self.file}:{mark[0]}:{mark[1]}" if mark else self.file
+        """``file:line:column`` of the first key or scalar that is ``text``, or of the part that was narrowed to."""
+        for path, mark in self.texts.get(text, ()):
+            if path[: len(self.base)] == self.base:
+                return f"{self.file}:{mark[0]}:{mark[1]}"
+        return self.at(())
 
 
 def load_yaml(text: str, file: str) -> tuple[Any, Positions]:
@@ -100,7 +109,7 @@ def _build(node: Any, path: Key, positions: Positions, depth: int) -> Any:
     if depth > MAX_DEPTH:
         raise SchemaError("nested too deeply", code="bad-yaml", where=where)
     if node.id == "scalar":
-        positions.texts.setdefault(node.value, (line, column))
+        positions.texts.setdefault(node.value, []).append((path, (line, column)))
         return _scalar(node, where)
     if node.id == "sequence":
         return [_build(item, (*path, i), positions, depth + 1) for i, item in enumerate(node.value)]
@@ -115,7 +124,7 @@ def _mapping(node: Any, path: Key, positions: Positions, depth: int) -> dict[str
             raise SchemaError("keys are plain words", code="bad-yaml", where=where)
         key = str(key_node.value)
         mark = (key_node.start_mark.line + 1, key_node.start_mark.column + 1)
-        positions.texts.setdefault(key, mark)
+        positions.texts.setdefault(key, []).append(((*path, key), mark))
         if key in result:
             raise SchemaError(f"key {key!r} stands here twice", code="duplicate-key", where=where)
         result[key] = _build(value_node, (*path, key), positions, depth + 1)

@@ -172,7 +172,9 @@ def _add(registry: Registry, value: Model, shown: str) -> None:
     table = tables[type(value)]
     key = shown if isinstance(value, Wrappers) else _key(value)  # wrappers have no name of their own
     if key in table:
-        raise SchemaError(f"{key} is defined twice", code="duplicate-schema", where=shown)
+        raise SchemaError(
+            f"{key} is defined twice", code="duplicate-schema", where=registry.positions[shown].at(())
+        )
     table[key] = value
     registry.origins[type(value), key] = shown
 

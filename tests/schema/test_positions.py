@@ -204,7 +204,13 @@ def test_every_value_knows_where_it_stands() -> None:
     assert positions.at(("b", 0, "nothing", "at all")) == "f.yaml:3:5"
     assert positions.find("x") == "f.yaml:3:5"
     assert positions.find("4") == "f.yaml:4:12"
-    assert positions.find("nowhere") == "f.yaml"
+    assert positions.find("nowhere") == "f.yaml:1:1"
+    inside = positions.within("b", 0)
+    assert (inside.find("a"), inside.find("4"), inside.at(("y",))) == (
+        "f.yaml:3:5",
+        "f.yaml:4:12",
+        "f.yaml:4:8",
+    )
 
 
 KEYS = st.text("abcxyz_", min_size=1, max_size=6)
