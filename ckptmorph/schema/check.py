@@ -113,9 +113,12 @@ def _check_engine(registry: Registry, engine: Engine) -> None:
         _check_lines(registry, form.config, hub, here.within("config"))
         for j, classes in enumerate(form.classes):
             _check_expr(classes.when or "true", hub, here.within("classes", j))
-    for key, tensors in (("missing", engine.missing), ("provided", engine.provided)):
-        for k, line in enumerate(tensors):
-            _covered(line.tensor or "*", hub, at.within(key, k))
+    for key, tensors in (
+        ("missing", [policy.tensor for policy in engine.missing]),
+        ("provided", [provided.tensor for provided in engine.provided]),
+    ):
+        for k, tensor in enumerate(tensors):
+            _covered(tensor or "*", hub, at.within(key, k))
     for key, conditions in (
         ("checks", [check.require for check in engine.checks]),
         ("unused", [match.when for match in engine.unused]),
@@ -213,6 +216,8 @@ def _check_args(registry: Registry, entry: Entry, hub: Algorithm, at: Positions)
     for name, value in entry.args.items():
         if not isinstance(value, dict if codec.args[name] == "table" else str):
             raise SchemaError(f"{name} is {value!r}, which is no {codec.args[name]}", where=at.find(name))
+        if not isinstance(value, str):
+            continue
         if codec.args[name] == "expression":
             try:
                 check_expr_names(value, {"n", "id", "ids"}, at)
