@@ -25,6 +25,7 @@ from ckptmorph.predict import (
 from ckptmorph.predictions import EngineAt, Prediction, coverage
 from ckptmorph.schema.capture import NeedsTarget, captured, known_classes, rule_for, states_of
 from ckptmorph.schema.codecs import MAX_LAYERS
+from ckptmorph.schema.engines import Capture
 from ckptmorph.schema.expr import holds, parse
 from ckptmorph.schema.models import Check, Entry
 from ckptmorph.schema.paths import ABSENT, get_path
@@ -189,13 +190,15 @@ class _Judging:
 
     def _states(self) -> None:
         capture = self.engine.capture
+        if capture is None:
+            return
         who = f"{self.engine.engine} {self.release}"
         trained = self._trained()
         rule = rule_for(capture, self.ctx.target_class, self.release)
         if rule is None:
-            self._no_rule(who)
+            self._no_rule(capture, who)
             return
-        ids = self._ids()
+        ids = self._ids(capture)
         try:
             states = captured(capture, rule, ids, self.ctx.n)
             asked = None if ids is None else states_of(rule, ids, self.ctx.n)
@@ -241,10 +244,10 @@ class _Judging:
     def _trained(self) -> Known | None:
         return self.drafter.facts.get(self.hub.states or "") if self.drafter else None
 
-    def _ids(self) -> list[int] | None:
-        if not covers(self.engine.capture.versions, self.release):
+    def _ids(self, capture: Capture) -> list[int] | None:
+        if not covers(capture.versions, self.release):
             return None
-        for place in self.engine.capture.places:
+        for place in capture.places:
             value = get_path(self.config, place.path)
             if not covers(place.versions, self.release) or not isinstance(value, list) or not value:
                 continue
@@ -264,11 +267,11 @@ class _Judging:
             return None
         return None
 
-    def _no_rule(self, who: str) -> None:
+    def _no_rule(self, capture: Capture, who: str) -> None:
         target = self.ctx.target_class
         if target is None:
-            place, trained = self.engine.capture.places[0].path, self._trained()
-            if self._ids() is None:
+            place, trained = capture.places[0].path, self._trained()
+            if self._ids(capture) is None:
                 known = f"; the drafter was trained on {trained.value}" if trained else ""
                 text = f"{who} finds no layer ids in {place} and captures the default states of its target class{known}"
                 self.findings.append(warning("default-states", text, where=place, next=self._convert()))
@@ -280,7 +283,7 @@ class _Judging:
                 )
             )
             return
-        classes = known_classes(self.engine.capture, self.release)
+        classes = known_classes(capture, self.release)
         self.findings.append(
             error(
                 "target-class-unsupported",

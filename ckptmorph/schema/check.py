@@ -117,7 +117,13 @@ def _check_engine(registry: Registry, engine: Engine) -> None:
     ]
     for text in conditions:
         _check_expr(text or "true", hub, at)
-    for capture in engine.capture.rules:
+    if engine.capture is None and hub.states is not None:
+        raise SchemaError(f"'capture' is missing: {hub.algorithm} has auxiliary states", where=at.at(()))
+    if engine.capture is not None and hub.states is None:
+        raise SchemaError(
+            f"'capture' is for auxiliary states, and {hub.algorithm} has none", where=at.at(("capture", ""))
+        )
+    for capture in engine.capture.rules if engine.capture else []:
         texts = [text for case in capture.cases for text in (case.h, case.when)]
         for expr in [*texts, capture.lowest, capture.highest, capture.default]:
             check_expr_names(expr or "0", {"n", "id", "ids"}, at)
