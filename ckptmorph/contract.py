@@ -86,12 +86,8 @@ class _Judging:
             return True
         said = get_path(self.config, form.architectures_at)
         known = [a for c in form.classes if covers(c.versions, self.release) for a in c.architectures]
-        elsewhere = [
-            c
-            for c in form.classes
-            if said == c.architectures
-            or (isinstance(said, list) and any(name in c.architectures for name in said))
-        ]
+        names = said if isinstance(said, list) else [said]
+        elsewhere = [c for c in form.classes if any(name in c.architectures for name in names)]
         hint = (
             f"{elsewhere[0].because} ({elsewhere[0].versions})" if elsewhere else f"known: {', '.join(known)}"
         )
@@ -166,11 +162,16 @@ class _Judging:
                 or fact.type == "states"
                 or ours is None
                 or theirs is None
+                or (ours.value is False and name in self._idle_flags())  # the fate of the tensor says it
             ):
                 continue
             if ours.value != theirs.value:
                 entry = next(e for e in entries if e.fact == name)
                 self.findings.append(self._misread(name, ours, theirs, entry))
+
+    def _idle_flags(self) -> set[str | None]:
+        """Flags of tensors that do nothing when they are zero: an engine may have one where the drafter has none."""
+        return {spec.shown for spec in self.hub.tensors.values() if spec.idle_if_zero}
 
     def _misread(self, name: str, ours: Known, theirs: Known, entry: Entry) -> Finding:
         who = f"{self.engine.engine} {self.release}"

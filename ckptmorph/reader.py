@@ -16,7 +16,14 @@ from ckptmorph.facts import (
     read_config,
 )
 from ckptmorph.findings import Finding, error, in_json, warning
-from ckptmorph.matching import Matched, match, missing_findings, strip_prefixes, unexpected_findings
+from ckptmorph.matching import (
+    Matched,
+    match,
+    missing_findings,
+    strip_prefixes,
+    take_out_zeros,
+    unexpected_findings,
+)
 from ckptmorph.names import Canon, part_of, parts_of
 from ckptmorph.ops import build
 from ckptmorph.ops.nodes import Node, Source
@@ -70,11 +77,7 @@ class _Reading:
         early = self._early = read_config(self.hub, self.entries, self.config, context)
         numbers = {name: known.value for name, known in early.values.items()}
         numbers.update({name: known.value for name, known in self.request.given.items()})
-        defaults: dict[str, Expr] = {
-            e.fact: parse(str(e.default).lstrip("="))
-            for e in self.entries
-            if e.fact in self.hub.dims.values() and e.has_default and e.default is not None and e.fact
-        }
+        defaults = _computed_sizes(self.hub, self.entries)
         equations = self.equations(first)
         start = {s: (k, "tensor names") for s, k in first.counts.items() if k}
         weights = [eq for eq in equations if eq.tensor not in self._mask_names(first)]
@@ -91,6 +94,8 @@ class _Reading:
         self._given_against_tensors()
         if not self.matched.unexpected:
             self.drafter.findings += undetermined(self.hub.dims, self.solved)
+        certain = {name for name, known in self.request.trusted.items() if known.value is True}
+        take_out_zeros(self.matched, certain, lambda name: not self.read(self.real[name]).strip(b"\0"))
 
     @staticmethod
     def _mask_names(matched: Matched) -> set[str]:
@@ -354,6 +359,16 @@ def _with_aux_layers(config: Mapping[str, Any], entries: list[Entry], request: R
     return out
 
 
+def _computed_sizes(hub: Algorithm, entries: list[Entry]) -> dict[str, Expr]:
+    """What a layout means by saying nothing about a dimension, by fact."""
+    out: dict[str, Expr] = {}
+    for entry in entries:
+        value = entry.fixed if entry.has_fixed else entry.default
+        if entry.fact is not None and entry.fact in hub.dims.values() and value is not None:
+            out[entry.fact] = parse(str(value).lstrip("="))
+    return out
+
+
 def read_drafter(
     registry: Registry,
     layout: Layout,
@@ -367,7 +382,7 @@ def read_drafter(
     Args:
         tensors: name in the file to dtype and shape.
         config: the parsed config.json.
-        read: gives all bytes of one (small) tensor; only vocabulary maps are read.
+        read: gives all bytes of one (small) tensor; only vocabulary maps and `zeros_like` tensors are read.
 
     The result carries findings; any error among them means that the checkpoint must not be converted.
     """

@@ -176,6 +176,8 @@ WRONG = [
         None,
     ),
     ("layout", "concat: 0", "concat: 2", "no dimension 2", None),
+    ("layout", "shape: [1, H]}", "shape: [1, H], zeros_like: fc.wieght}", "fc.wieght", "fc.weight"),
+    ("layout", "shape: [1, H]}", "shape: [1, H], zeros_like: fc.weight}", "not the same as no tensor", None),
     ("layout", '- {tensor: "*", name: "net.*"}', "", "covers", None),
     ("engine", "layout: oddfellow", "layout: oddfelow", "oddfelow", "oddfellow"),
     ("engine", "require: L < 3", "require: layers < 3", "layers", None),
