@@ -10,7 +10,7 @@ from typing import Any
 from ckptmorph.canonical import Drafter, Request, codec_context
 from ckptmorph.facts import Evidence, Known, Said, active, apply_defaults, cite, read_config, touched
 from ckptmorph.findings import Finding, Value, error, warning
-from ckptmorph.losses import Lost, fixed_otherwise, losses_of
+from ckptmorph.losses import ELSEWHERE, Lost, fixed_otherwise, losses_of
 from ckptmorph.names import Canon, Spelling, enumerate_tensors, part_of, written_as
 from ckptmorph.ops import build
 from ckptmorph.ops.nodes import Fill, Node
@@ -280,7 +280,13 @@ class _Writing:
             changes = write(known.value, entry.paths[0], entry.args, self.context)
         except CodecFault as exc:
             self.out.findings.append(
-                error(exc.code, exc.message, where=entry.paths[0], next=exc.next, source=cite(entry.source))
+                error(
+                    exc.code,
+                    exc.message,
+                    where=entry.paths[0],
+                    next=exc.next or ELSEWHERE,
+                    source=cite(entry.source),
+                )
             )
             return
         for path, value in changes.items():
@@ -289,14 +295,14 @@ class _Writing:
 
     def _implied(self, fact: str, known: Known, kept: Said) -> bool:
         """The earlier config said the same by saying nothing: a documented default, or tensors that are not there."""
+        shown = {spec.shown for spec in self.drafter.algorithm.tensors.values()}
+        decided = fact in shown or self.drafter.algorithm.facts[fact].derive is not None
+        if self.restoring and (decided or fact in self.drafter.algorithm.dims.values()):
+            return True
         default = kept.defaults.get(fact)
         if default is not None:
             return bool(default.value == known.value)
-        shown = {spec.shown for spec in self.drafter.algorithm.tensors.values()}
-        decided = fact in shown or self.drafter.algorithm.facts[fact].derive is not None
-        if self.restoring:
-            return decided or fact in self.drafter.algorithm.dims.values()
-        return decided and known.value in (False, None)
+        return decided and not self.restoring and known.value in (False, None)
 
     def _ask(self, entry: Entry, fact: str) -> None:
         if not entry.required:
