@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from math import prod
 from typing import Any
 
 from ckptmorph.canonical import Drafter, ReadTensor, Request, Shaped, codec_context, environment
@@ -37,6 +38,8 @@ from ckptmorph.vocabulary import read_vocabulary
 
 # Eight-bit floats mean nothing without their scales, which no layout here carries yet.
 FLOAT_NAMES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float64"}
+
+MAX_BIAS = 1 << 24  # elements; a bias is never that long, so nothing longer is read
 
 
 class _Reading:
@@ -95,7 +98,11 @@ class _Reading:
         if not self.matched.unexpected:
             self.drafter.findings += undetermined(self.hub.dims, self.solved)
         certain = {name for name, known in self.request.trusted.items() if known.value is True}
-        take_out_zeros(self.matched, certain, lambda name: not self.read(self.real[name]).strip(b"\0"))
+        take_out_zeros(self.matched, certain, self._is_zero)
+
+    def _is_zero(self, name: str) -> bool:
+        small = prod(self.tensors[name].shape) <= MAX_BIAS
+        return small and not self.read(self.real[name]).strip(b"\0")
 
     @staticmethod
     def _mask_names(matched: Matched) -> set[str]:
@@ -323,10 +330,10 @@ class _Reading:
             node = part
         permutation = permutation_of(line, canon)
         if permutation is not None:
-            if _elements(shape) != _elements(node.shape):
+            if prod(shape) != prod(node.shape):
                 return None  # the wrong shape has been reported
             node = unpermute_named(node, permutation, self.drafter.env)
-        if line.shape is not None and _elements(shape) == _elements(node.shape):
+        if line.shape is not None and prod(shape) == prod(node.shape):
             node = build.view(node, shape)
         return node
 
@@ -339,13 +346,6 @@ class _Reading:
         if len(before) <= part_of(line, canon) or sum(before) > node.shape[line.concat]:
             return None
         return build.slice_(node, line.concat, sum(before[:-1]), sum(before))
-
-
-def _elements(shape: tuple[int, ...]) -> int:
-    total = 1
-    for size in shape:
-        total *= size
-    return total
 
 
 def _with_aux_layers(config: Mapping[str, Any], entries: list[Entry], request: Request) -> dict[str, Any]:
