@@ -10,7 +10,7 @@ import pytest
 from ckptmorph import api
 from ckptmorph.errors import InputError, RefusedError
 from tests import eagle1
-from tests.builders import ABSENT, floats, read_folder
+from tests.builders import ABSENT, floats, read_folder, write_folder
 from tests.cases.helpers import codes, config_of, convert, finding, moved, refuse
 
 KNOWN: dict[str, Any] = {
@@ -136,6 +136,21 @@ def test_B005_zeros_are_written_for_an_engine_that_always_has_a_bias(tmp_path: P
     assert config_of(out)["architectures"] == ["LlamaForCausalLMEagle"]
 
 
+def test_B005_zeros_find_a_place_among_several_files(tmp_path: Path) -> None:
+    content = eagle1.tensors()
+    source = write_folder(tmp_path / "in", content, eagle1.config("safeailab"), shards=3)
+    out, _ = convert(source, "sglang")
+    assert read_folder(out) == {**content, "fc.bias": eagle1.zeros(eagle1.H)}
+    assert len(list(out.glob("*.safetensors"))) == 3
+
+
+def test_B005_zeros_have_the_dtype_of_fc(tmp_path: Path) -> None:
+    content = {name: floats(name, shape, "F32") for name, (_, shape, _) in eagle1.tensors().items()}
+    said = {**eagle1.config("safeailab"), "torch_dtype": "float32"}
+    out, _ = convert(write_folder(tmp_path / "in", content, said), "sglang")
+    assert read_folder(out)["fc.bias"] == ("F32", (eagle1.H,), bytes(4 * eagle1.H))
+
+
 def test_B005_zeros_that_stand_for_no_bias_go_on_the_way_back(tmp_path: Path) -> None:
     source = eagle1.build(tmp_path / "in")
     there, _ = convert(source, "sglang", "there")
@@ -248,8 +263,6 @@ def test_without_a_name_that_tells_the_user_says_it(tmp_path: Path, name: Any) -
 def test_names_that_carry_the_prefix_are_read(tmp_path: Path) -> None:
     """Both engines put model. in front themselves, so a file that has it loses it."""
     content = {f"model.{name}": tensor for name, tensor in eagle1.tensors().items()}
-    from tests.builders import write_folder
-
     source = write_folder(tmp_path / "in", content, eagle1.config("sglang"))
     out, _ = convert(source, "vllm")
     assert set(read_folder(out)) == set(eagle1.tensors())

@@ -55,7 +55,7 @@ def shapes(*extra: str, qkv_bias: bool = False, o_bias: bool = False, mlp_bias: 
         "transformer.mlp.gate_proj.weight": (INNER, H),
         "transformer.mlp.up_proj.weight": (INNER, H),
         "transformer.mlp.down_proj.weight": (H, INNER),
-        **{name: (H,) for name in extra},
+        **dict.fromkeys(extra, (H,)),
     }
     if qkv_bias:
         found |= {f"transformer.self_attn.{x}_proj.bias": (queries if x == "q" else keys,) for x in "qkv"}
@@ -107,7 +107,7 @@ def decoders(engine: Engine) -> None:
             engine, release, held, config(edits=said, transformer_layer_architecture="LlamaDecoderLayer")
         )
         all_loaded(engine, release, shapes(qkv_bias=True), config("qwen2", said))
-        normed = {name: ("BF16", (HD,)) for name in QK}
+        normed = dict.fromkeys(QK, ("BF16", (HD,)))
         all_loaded(engine, release, shapes() | normed, config("qwen3"))
         all_loaded(engine, release, shapes(qkv_bias=True, o_bias=True) | normed, config("qwen3", said))
         found = look(engine, release, shapes(), config("gemma"))
@@ -132,7 +132,7 @@ def names(engine: Engine) -> None:
         }
         found = look(engine, release, shapes() | strange, config())
         assert {n for n, fate in fates(found).items() if fate == "dropped"} == set(strange)
-        own = {name: ("BF16", (VOCAB, H)) for name in TABLES}
+        own = dict.fromkeys(TABLES, ("BF16", (VOCAB, H)))
         found = look(engine, release, shapes() | own, config())
         assert {n: fates(found)[n] for n in TABLES} == TABLES
 
@@ -170,6 +170,16 @@ def fields(engine: Engine) -> None:
         }  # fmt: skip
 
 
+def kinds(engine: Engine) -> None:
+    """The facts that follow from the kind of the layer, whatever the config says beside it."""
+    said = {"attention_bias": True, "mlp_bias": True}
+    table = {"llama": (True, True, True, False), "qwen2": (True, False, False, False),
+             "qwen3": (True, True, False, True)}  # fmt: skip
+    for kind, wanted in table.items():
+        facts = look(engine, "0.3.0", shapes(), config(kind, said)).facts
+        assert tuple(facts[n].value for n in ("qkv_bias", "o_bias", "mlp_bias", "qk_norm")) == wanted
+
+
 def releases(engine: Engine) -> None:
     assert engine.releases == [*WITH, *AFTER]
     for release in WITH:
@@ -180,7 +190,7 @@ def releases(engine: Engine) -> None:
         assert found.captured is None
 
 
-EXPECTATIONS: list[Callable[[Engine], None]] = [plain, flags, decoders, names, fields, releases]
+EXPECTATIONS: list[Callable[[Engine], None]] = [plain, flags, decoders, kinds, names, fields, releases]
 
 
 @pytest.mark.parametrize("expectation", EXPECTATIONS, ids=lambda e: e.__name__)

@@ -1,8 +1,8 @@
 """Golden tables of EAGLE-1: names, config, operations and losses for every ordered pair of forms, and ways back.
 
-One file per pair and drafter under ``eagle/<from>--<to>/``; `CKPTMORPH_GOLDEN=write` writes them anew, and the diff then
-wants a review against the readers' sources. The drafters were saved by release 0.3.0 of the library in their names;
-``converted-X`` is what its own converter made of ``converted-X-src``.
+One file per pair and drafter under ``eagle/<from>--<to>/``; `CKPTMORPH_GOLDEN=write` writes them anew, and the diff
+then wants a review against the readers' sources. The drafters were saved by release 0.3.0 of the library in their
+names; ``converted-X`` is what its own converter made of ``converted-X-src``.
 """
 
 from __future__ import annotations
