@@ -118,7 +118,7 @@ def codec_context(
         dims=dims,
         n=request.target.layers,
         target_class=request.target.architecture or stated_class,
-        captures={engine.engine: engine.capture for engine in engines},
+        captures={e.engine: e.capture for e in engines if e.capture is not None},
         releases={
             engine.engine: (request.releases[engine.engine],)
             if engine.engine in request.releases

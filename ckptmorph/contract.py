@@ -27,7 +27,7 @@ from ckptmorph.predict import (
 from ckptmorph.predictions import EngineAt, Prediction, coverage
 from ckptmorph.schema.capture import NeedsTarget, captured, known_classes, limits, rule_for, states_of
 from ckptmorph.schema.codecs import MAX_LAYERS
-from ckptmorph.schema.engines import CaptureRule
+from ckptmorph.schema.engines import Capture, CaptureRule
 from ckptmorph.schema.expr import holds, parse
 from ckptmorph.schema.models import Check, Entry
 from ckptmorph.schema.paths import ABSENT, get_path
@@ -92,12 +92,8 @@ class _Judging:
             return True
         said = get_path(self.config, form.architectures_at)
         known = [a for c in form.classes if covers(c.versions, self.release) for a in c.architectures]
-        elsewhere = [
-            c
-            for c in form.classes
-            if said == c.architectures
-            or (isinstance(said, list) and any(name in c.architectures for name in said))
-        ]
+        names = said if isinstance(said, list) else [said]
+        elsewhere = [c for c in form.classes if any(name in c.architectures for name in names)]
         hint = (
             f"{elsewhere[0].because} ({elsewhere[0].versions})" if elsewhere else f"known: {', '.join(known)}"
         )
@@ -201,10 +197,18 @@ class _Judging:
             ours, theirs = self.drafter.facts.get(name), self.reading.facts.get(name)
             if not fact.changes_results or name in dims or fact.type == "states":
                 continue
+            if (
+                ours is not None and ours.value is False and name in self._idle_flags()
+            ):  # the tensor's fate says it
+                continue
             if ours is not None and theirs is not None and ours.value != theirs.value:
                 entry = next(e for e in entries if e.fact == name)
                 out[name] = self._misread(name, ours, theirs, entry)
         return out
+
+    def _idle_flags(self) -> set[str | None]:
+        """Flags of tensors that do nothing when they are zero: an engine may have one where the drafter has none."""
+        return {spec.shown for spec in self.hub.tensors.values() if spec.idle_if_zero}
 
     def _misread(self, name: str, ours: Known, theirs: Known, entry: Entry) -> Finding:
         who = f"{self.engine.engine} {self.release}"
@@ -224,13 +228,15 @@ class _Judging:
 
     def _states(self) -> None:
         capture = self.engine.capture
+        if capture is None:
+            return
         who = f"{self.engine.engine} {self.release}"
         trained = self._trained()
         rule = rule_for(capture, self.ctx.target_class, self.release)
         if rule is None:
-            self._no_rule(who)
+            self._no_rule(capture, who)
             return
-        ids = self._ids()
+        ids = self._ids(capture)
         try:
             states = captured(capture, rule, ids, self.ctx.n)
             asked = None if ids is None else states_of(rule, ids, self.ctx.n)
@@ -246,9 +252,9 @@ class _Judging:
         if states is not None:
             self.captured = tuple(states)
         if ids is None:
-            self._defaults(who, rule, states)
+            self._defaults(capture, who, rule, states)
         if states and limits(rule, self.ctx.n)[1] is None:
-            self._unbounded(max(states), trained)
+            self._unbounded(capture, max(states), trained)
         if trained is None or states is None:
             return
         if list(states) != list(trained.value):
@@ -267,9 +273,9 @@ class _Judging:
                 )
             )
 
-    def _defaults(self, who: str, rule: CaptureRule, states: list[int] | None) -> None:
+    def _defaults(self, capture: Capture, who: str, rule: CaptureRule, states: list[int] | None) -> None:
         """The engine reads no ids. That is fine when its default states are known to be the drafter's."""
-        trained, place = self._trained(), self.engine.capture.places[0].path
+        trained, place = self._trained(), capture.places[0].path
         known = trained is not None and states is not None
         same = known and trained is not None and list(states or []) == list(trained.value)
         if known and not same:
@@ -280,14 +286,14 @@ class _Judging:
         more = None if same else "--target DIR_OR_CONFIG tells which states these are"
         self.findings.append(say("default-states", text, where=place, source=cite(rule.source), next=more))
 
-    def _unbounded(self, highest: int, trained: Known | None) -> None:
+    def _unbounded(self, capture: Capture, highest: int, trained: Known | None) -> None:
         """Nothing bounds the states from above. What a file says has at least been trained with; a typed number not."""
         say = warning if trained is not None and trained.evidence.kind == "user" else note
         self.findings.append(
             say(
                 "states-not-bounded",
                 f"whether the target has a state {highest} is not checked: its number of layers is not known",
-                where=self.engine.capture.places[0].path,
+                where=capture.places[0].path,
                 next="--target DIR_OR_CONFIG",
             )
         )
@@ -295,10 +301,10 @@ class _Judging:
     def _trained(self) -> Known | None:
         return self.drafter.facts.get(self.hub.states or "") if self.drafter else None
 
-    def _ids(self) -> list[int] | None:
-        if not covers(self.engine.capture.versions, self.release):
+    def _ids(self, capture: Capture) -> list[int] | None:
+        if not covers(capture.versions, self.release):
             return None
-        for place in self.engine.capture.places:
+        for place in capture.places:
             value = get_path(self.config, place.path)
             if not covers(place.versions, self.release) or not isinstance(value, list) or not value:
                 continue
@@ -318,11 +324,11 @@ class _Judging:
             return None
         return None
 
-    def _no_rule(self, who: str) -> None:
+    def _no_rule(self, capture: Capture, who: str) -> None:
         target = self.ctx.target_class
         if target is None:
-            place, trained = self.engine.capture.places[0].path, self._trained()
-            if self._ids() is None:
+            place, trained = capture.places[0].path, self._trained()
+            if self._ids(capture) is None:
                 known = f"; the drafter was trained on {trained.value}" if trained else ""
                 text = f"{who} finds no layer ids in {place} and captures the default states of its target class{known}"
                 self.findings.append(warning("default-states", text, where=place, next=self._convert()))
@@ -334,7 +340,7 @@ class _Judging:
                 )
             )
             return
-        classes = known_classes(self.engine.capture, self.release)
+        classes = known_classes(capture, self.release)
         self.findings.append(
             error(
                 "target-class-unsupported",

@@ -93,7 +93,7 @@ def _words(evidence: Evidence) -> str:
 
 
 def _paths(registry: Registry, at: EngineAt, result: Prediction, name: str) -> list[str]:
-    paths = [place.path for place in at.engine.capture.places]
+    paths = [place.path for place in at.engine.capture.places] if at.engine.capture else []
     for form in at.engine.forms:
         if form.form == result.form:
             paths += [p for e in registry.entries(form.config) if e.fact == name for p in e.paths]
@@ -138,6 +138,8 @@ def _rules(
 
 def _capture_rules(registry: Registry, source: Source, at: EngineAt) -> list[Rule]:
     capture = at.engine.capture
+    if capture is None:
+        return []
     context = codec_context(
         registry, source.drafter.algorithm.algorithm, source.request, {}, source.drafter.facts
     )

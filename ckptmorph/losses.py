@@ -10,6 +10,8 @@ from ckptmorph.findings import Finding, Value, error, in_json
 from ckptmorph.schema.expr import parse
 from ckptmorph.schema.models import Entry, Layout
 
+ELSEWHERE = "ckptmorph graph DRAFTER tells where else it can go"
+
 
 class Lost(Value):
     """Something the target layout cannot hold. ``recoverable`` losses come back from the side-car."""
@@ -43,6 +45,7 @@ def fixed_otherwise(drafter: Drafter, layout: Layout, entries: Iterable[Entry]) 
                 f"but layout {layout.layout} always means {in_json(means)}",
                 where=entry.fact,
                 hint=entry.because,
+                next=ELSEWHERE,
                 source=cite(entry.source),
             )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -118,6 +118,24 @@ def match(hub: Algorithm, layout: Layout, names: Iterable[str], extra_counts: Ma
         else:
             out.dropped[name] = reason
     return out
+
+
+def take_out_zeros(matched: Matched, certain: set[str], is_zero: Callable[[str], bool]) -> None:
+    """Zeros that a layout writes for want of a tensor (``zeros_like``) are no tensor.
+
+    A flag that stands for several tensors goes only when all of them are such zeros, and not if it is ``certain``.
+    """
+    flags: dict[str, list[str]] = {}
+    for canon, _, _ in matched.found.values():
+        if canon.spec.shown is not None and canon.spec.shown not in certain:
+            flags.setdefault(canon.spec.shown, []).append(canon.name)
+    for names in flags.values():
+        held = [matched.found[name] for name in names]
+        if all(spelt.line.zeros_like is not None and is_zero(name) for _, spelt, name in held):
+            for canon, spelt, name in held:
+                del matched.found[canon.name]
+                matched.absent.append((canon, spelt))
+                matched.dropped[name] = "all zeros, which this layout writes for no tensor"
 
 
 def names_of(hub: Algorithm, layout: Layout, names: Iterable[str], wrappers: list[str]) -> dict[str, str]:

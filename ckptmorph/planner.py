@@ -16,7 +16,7 @@ from ckptmorph.files import config_text, out_files
 from ckptmorph.findings import Finding, Severity, by_severity, error, errors_in, note
 from ckptmorph.graphs import Cost, Edge, Evaluated, edges_of, hub_node, layout_node, search
 from ckptmorph.idle import without_idle
-from ckptmorph.losses import Lost, loss_id
+from ckptmorph.losses import ELSEWHERE, Lost, loss_id
 from ckptmorph.matching import names_of
 from ckptmorph.plans import Dropped, Place, Plan, tensor_steps, volume
 from ckptmorph.predictions import EngineAt, Prediction
@@ -192,7 +192,7 @@ def _acceptable(registry: Registry, goal: Goal) -> set[str]:
 def _elsewhere(goal: Goal, finding: Finding) -> str | None:
     if finding.next and not finding.next.startswith("ckptmorph convert"):
         return finding.next
-    return "ckptmorph graph DRAFTER tells where else it can go"
+    return ELSEWHERE
 
 
 def _not_accepted(loss: Lost) -> Finding:

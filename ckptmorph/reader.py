@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from math import prod
 from typing import Any
 
 from ckptmorph.canonical import Drafter, ReadTensor, Request, Shaped, codec_context, environment
@@ -16,7 +17,14 @@ from ckptmorph.facts import (
     read_config,
 )
 from ckptmorph.findings import Finding, error, in_json, warning
-from ckptmorph.matching import Matched, match, missing_findings, strip_prefixes, unexpected_findings
+from ckptmorph.matching import (
+    Matched,
+    match,
+    missing_findings,
+    strip_prefixes,
+    take_out_zeros,
+    unexpected_findings,
+)
 from ckptmorph.names import Canon, part_of, parts_of
 from ckptmorph.ops import build
 from ckptmorph.ops.nodes import Node, Source
@@ -30,6 +38,8 @@ from ckptmorph.vocabulary import read_vocabulary
 
 # Eight-bit floats mean nothing without their scales, which no layout here carries yet.
 FLOAT_NAMES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float64"}
+
+MAX_BIAS = 1 << 24  # elements; a bias is never that long, so nothing longer is read
 
 
 class _Reading:
@@ -70,11 +80,7 @@ class _Reading:
         early = self._early = read_config(self.hub, self.entries, self.config, context)
         numbers = {name: known.value for name, known in early.values.items()}
         numbers.update({name: known.value for name, known in self.request.given.items()})
-        defaults: dict[str, Expr] = {
-            e.fact: parse(str(e.default).lstrip("="))
-            for e in self.entries
-            if e.fact in self.hub.dims.values() and e.has_default and e.default is not None and e.fact
-        }
+        defaults = _computed_sizes(self.hub, self.entries)
         equations = self.equations(first)
         start = {s: (k, "tensor names") for s, k in first.counts.items() if k}
         weights = [eq for eq in equations if eq.tensor not in self._mask_names(first)]
@@ -91,6 +97,12 @@ class _Reading:
         self._given_against_tensors()
         if not self.matched.unexpected:
             self.drafter.findings += undetermined(self.hub.dims, self.solved)
+        certain = {name for name, known in self.request.trusted.items() if known.value is True}
+        take_out_zeros(self.matched, certain, self._is_zero)
+
+    def _is_zero(self, name: str) -> bool:
+        small = prod(self.tensors[name].shape) <= MAX_BIAS
+        return small and not self.read(self.real[name]).strip(b"\0")
 
     @staticmethod
     def _mask_names(matched: Matched) -> set[str]:
@@ -323,10 +335,10 @@ class _Reading:
             node = part
         permutation = permutation_of(line, canon)
         if permutation is not None:
-            if _elements(shape) != _elements(node.shape):
+            if prod(shape) != prod(node.shape):
                 return None  # the wrong shape has been reported
             node = unpermute_named(node, permutation, self.drafter.env)
-        if line.shape is not None and _elements(shape) == _elements(node.shape):
+        if line.shape is not None and prod(shape) == prod(node.shape):
             node = build.view(node, shape)
         return node
 
@@ -341,13 +353,6 @@ class _Reading:
         return build.slice_(node, line.concat, sum(before[:-1]), sum(before))
 
 
-def _elements(shape: tuple[int, ...]) -> int:
-    total = 1
-    for size in shape:
-        total *= size
-    return total
-
-
 def _with_aux_layers(config: Mapping[str, Any], entries: list[Entry], request: Request) -> dict[str, Any]:
     """The config with the ids that the user gave in the source's own numbering put where the source keeps them."""
     out = copy.deepcopy(dict(config))
@@ -356,6 +361,16 @@ def _with_aux_layers(config: Mapping[str, Any], entries: list[Entry], request: R
             if entry.codec == "states":
                 set_path(out, entry.paths[0], list(request.aux_layers))
                 break
+    return out
+
+
+def _computed_sizes(hub: Algorithm, entries: list[Entry]) -> dict[str, Expr]:
+    """What a layout means by saying nothing about a dimension, by fact."""
+    out: dict[str, Expr] = {}
+    for entry in entries:
+        value = entry.fixed if entry.has_fixed else entry.default
+        if entry.fact is not None and entry.fact in hub.dims.values() and value is not None:
+            out[entry.fact] = parse(str(value).lstrip("="))
     return out
 
 
@@ -372,7 +387,7 @@ def read_drafter(
     Args:
         tensors: name in the file to dtype and shape.
         config: the parsed config.json.
-        read: gives all bytes of one (small) tensor; only vocabulary maps are read.
+        read: gives all bytes of one (small) tensor; only vocabulary maps and `zeros_like` tensors are read.
 
     The result carries findings; any error among them means that the checkpoint must not be converted.
     """

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ckptmorph.canonical import Drafter, Request
 from ckptmorph.facts import Known, assume, cite, layer_id_candidates, repeated_states, unread_fields
-from ckptmorph.findings import Finding, error, note, warning
+from ckptmorph.findings import Finding, Severity, error, note, warning
 from ckptmorph.matching import Matched
 from ckptmorph.schema.expr import holds, parse
 from ckptmorph.schema.models import Algorithm, Entry
@@ -88,9 +88,10 @@ def _rules(drafter: Drafter) -> None:
         if holds(check.require, env) is False:
             shown = ", ".join(f"{n} = {env[n]}" for n in sorted(parse(check.require).names) if n in env)
             drafter.findings.append(
-                error(
-                    check.code,
-                    f"{check.message} ({shown})",
+                Finding(
+                    code=check.code,
+                    severity=Severity(check.severity),
+                    message=f"{check.message} ({shown})",
                     where=check.where,
                     hint=check.because,
                     next=check.next or "ckptmorph inspect DRAFTER",

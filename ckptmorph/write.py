@@ -10,14 +10,14 @@ from typing import Any
 from ckptmorph.canonical import Drafter, Request, codec_context
 from ckptmorph.facts import Evidence, Known, Said, active, apply_defaults, cite, read_config, touched
 from ckptmorph.findings import Finding, Value, error, warning
-from ckptmorph.losses import Lost, fixed_otherwise, losses_of
+from ckptmorph.losses import ELSEWHERE, Lost, fixed_otherwise, losses_of
 from ckptmorph.names import Canon, Spelling, enumerate_tensors, part_of, written_as
 from ckptmorph.ops import build
-from ckptmorph.ops.nodes import Node
+from ckptmorph.ops.nodes import Fill, Node
 from ckptmorph.permutes import permutation_of, permute_named
 from ckptmorph.schema.codecs import CODECS, CodecFault
 from ckptmorph.schema.expr import holds, parse
-from ckptmorph.schema.models import Entry, Layout
+from ckptmorph.schema.models import Entry, Layout, Name
 from ckptmorph.schema.paths import ABSENT, get_path, remove_path, set_path
 from ckptmorph.schema.registry import Registry
 from ckptmorph.schema.template import template
@@ -38,7 +38,8 @@ class Output:
     Attributes:
         tensors: output names to nodes.
         config: the whole config.json.
-        facts: the drafter's facts as the output holds them: auxiliary states in the order of its columns.
+        facts: the drafter's facts as the output holds them: auxiliary states in the order of its columns, no flags
+            of tensors that the layout leaves out.
         map_form: form of the vocabulary map in the output; None when there is none.
     """
 
@@ -78,7 +79,7 @@ class _Writing:
             self.kept = read_config(drafter.algorithm, self.entries, self.out.config, self.context)
             apply_defaults(drafter.algorithm, self.entries, self.env, self.kept)
         self.order = self._state_order()
-        self.out.facts = self._facts_in_order()
+        self.out.facts = self._facts_as_held()
 
     # --- tensors ---
 
@@ -128,8 +129,16 @@ class _Writing:
             return None
         node = self.drafter.tensors.get(canon.name)
         if node is None and spelt is not None and not spelt.line.optional and spelt.name is not None:
-            node = self.drafter.derivable.get(canon.name)
+            node = self.drafter.derivable.get(canon.name) or self._zeros(canon, spelt.line)
         return node
+
+    def _zeros(self, canon: Canon, line: Name) -> Node | None:
+        """Zeros for a tensor that this layout cannot be without, in the dtype of the tensor that the line names."""
+        shape = canon.shape(self.env)
+        if line.zeros_like is None or shape is None:
+            return None
+        like = self.drafter.tensors.get(template(line.zeros_like).fill(canon.index))
+        return None if like is None else Fill(value="zeros", dtype=like.dtype, shape=shape)
 
     def _drop(self, canon: Canon, why: str) -> None:
         self.out.dropped[self.drafter.names.get(canon.name, canon.name)] = why
@@ -159,12 +168,17 @@ class _Writing:
             wanted = before.value if before and sorted(before.value) == wanted else states.value
         return None if wanted == states.value else [states.value.index(h) for h in wanted]
 
-    def _facts_in_order(self) -> dict[str, Known]:
+    def _facts_as_held(self) -> dict[str, Known]:
         facts = dict(self.drafter.facts)
         name = self.drafter.algorithm.states
         if self.order is not None and name is not None:
             states = facts[name]
             facts[name] = Known(value=[states.value[k] for k in self.order], evidence=states.evidence)
+        for canon in self.drafter.canon.values():
+            spelt = written_as(self.layout.names, canon, self.env)
+            if canon.spec.shown is not None and spelt is not None and spelt.name is None:
+                why = Evidence(kind="tensors", at=f"{canon.name} is left out")
+                facts[canon.spec.shown] = Known(value=False, evidence=why)
         return facts
 
     def _reordered(self, canon: Canon, node: Node, order: list[int] | None) -> Node:
@@ -270,7 +284,13 @@ class _Writing:
             changes = write(known.value, entry.paths[0], entry.args, self.context)
         except CodecFault as exc:
             self.out.findings.append(
-                error(exc.code, exc.message, where=entry.paths[0], next=exc.next, source=cite(entry.source))
+                error(
+                    exc.code,
+                    exc.message,
+                    where=entry.paths[0],
+                    next=exc.next or ELSEWHERE,
+                    source=cite(entry.source),
+                )
             )
             return
         for path, value in changes.items():
@@ -279,14 +299,14 @@ class _Writing:
 
     def _implied(self, fact: str, known: Known, kept: Said) -> bool:
         """The earlier config said the same by saying nothing: a documented default, or tensors that are not there."""
+        shown = {spec.shown for spec in self.drafter.algorithm.tensors.values()}
+        decided = fact in shown or self.drafter.algorithm.facts[fact].derive is not None
+        if self.restoring and (decided or fact in self.drafter.algorithm.dims.values()):
+            return True
         default = kept.defaults.get(fact)
         if default is not None:
             return bool(default.value == known.value)
-        shown = {spec.shown for spec in self.drafter.algorithm.tensors.values()}
-        decided = fact in shown or self.drafter.algorithm.facts[fact].derive is not None
-        if self.restoring:
-            return decided or fact in self.drafter.algorithm.dims.values()
-        return decided and known.value in (False, None)
+        return decided and not self.restoring and known.value in (False, None)
 
     def _ask(self, entry: Entry, fact: str) -> None:
         if not entry.required:

@@ -120,7 +120,7 @@ def extract(engine: Engine, package: Path, release: str, drift: Drift) -> Found:
 
 def known_fields(registry: Registry, engine: Engine, release: str) -> set[str]:
     """Every single key of every config path that the contract mentions at a release."""
-    paths: list[str] = [place.path for place in engine.capture.places]
+    paths: list[str] = [place.path for place in engine.capture.places] if engine.capture else []
     for form in engine.forms:
         for entry in registry.entries(form.config):
             if covers(entry.versions, release):

@@ -126,9 +126,15 @@ def _check_engine(registry: Registry, engine: Engine) -> None:
     ):
         for k, text in enumerate(conditions):
             _check_expr(text or "true", hub, at.within(key, k))
-    if not engine.capture.at:
+    if engine.capture is None and hub.states is not None:
+        raise SchemaError(f"'capture' is missing: {hub.algorithm} has auxiliary states", where=at.at(()))
+    if engine.capture is not None and hub.states is None:
+        raise SchemaError(
+            f"'capture' is for auxiliary states, and {hub.algorithm} has none", where=at.at(("capture", ""))
+        )
+    if engine.capture is not None and not engine.capture.at:
         raise SchemaError("an engine reads ids somewhere: name the place", where=at.at(("capture", "at")))
-    for k, rule in enumerate(engine.capture.rules):
+    for k, rule in enumerate(engine.capture.rules if engine.capture else []):
         texts = [text for case in rule.cases for text in (case.h, case.when)]
         for expr in [*texts, rule.lowest, rule.highest, rule.default]:
             check_expr_names(expr or "0", {"n", "id", "ids"}, at.within("capture", "rules", k))
@@ -245,16 +251,20 @@ def _check_names(names: list[Name], hub: Algorithm, at: Positions) -> None:
 
 def _check_absent(names: list[Name], hub: Algorithm, at: Positions) -> None:
     """A layout may leave out what a drafter may lack, or what can be computed again; nothing else comes back."""
+    named: set[str] = set()  # by lines before: the first line that covers a tensor counts
     for k, line in enumerate(names):
-        for text in [line.tensor] if line.absent and line.tensor else []:
-            for name in sorted(_covered(text, hub, at.within(k))):
+        for text in [line.tensor] if line.tensor else line.tensors:
+            covered = _covered(text, hub, at.within(k)) - named
+            if not line.absent:
+                named |= covered
+                continue
+            for name in sorted(covered):
                 tensor = hub.tensors[name]
-                if line.where or line.when or tensor.shown or tensor.derive:
-                    continue
-                raise SchemaError(
-                    f"{name} is part of every drafter of {hub.algorithm}: no layout can be without it",
-                    where=at.within(k).find(text),
-                )
+                if not (line.where or line.when or tensor.shown or tensor.derive):
+                    raise SchemaError(
+                        f"{name} is part of every drafter of {hub.algorithm}: no layout can be without it",
+                        where=at.within(k).find(text),
+                    )
 
 
 def _covered(text: str, hub: Algorithm, at: Positions) -> set[str]:

@@ -94,6 +94,12 @@ def check_name(line: Name, text: str, covered: set[str], hub: Algorithm, at: Pos
         if template(name).tail is not template(text).tail:
             raise SchemaError(f"{text!r} and {name!r}: both end in '*', or none does", where=at.find(name))
     _check_form(line, text, covered, hub, at)
+    if line.zeros_like is not None:
+        if line.zeros_like not in hub.tensors:
+            unknown("canonical tensor", line.zeros_like, hub.tensors, at)
+        specs = [hub.tensors[name] for name in covered]
+        if not all(spec.idle_if_zero and spec.shown for spec in specs) or line.concat is not None:
+            raise SchemaError(f"{text!r}: zeros there are not the same as no tensor", where=at.find(text))
 
 
 def _check_form(line: Name, text: str, covered: set[str], hub: Algorithm, at: Positions) -> None:

@@ -176,7 +176,9 @@ class Engine(Model):
     provided: list[Provided] = Field(
         default_factory=list, description="parameters that may come from the target"
     )
-    capture: Capture = Field(description="how layer ids become states")
+    capture: Capture | None = Field(
+        None, description="how layer ids become states; left out when the algorithm has no auxiliary states"
+    )
     checks: list[Check] = Field(default_factory=list, description="other conditions")
     scan: list[Scan] = Field(default_factory=list, description="files to compare when looking for drift")
     left_out: list[Elsewhere] = Field(

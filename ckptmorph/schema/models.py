@@ -201,6 +201,11 @@ class Name(Model):
     permute: PermuteText | dict[NameText, PermuteText] | None = Field(
         None, description="named row permutation, e.g. 'rope_interleave(heads)'; of joined tensors, by tensor"
     )
+    zeros_like: NameText | None = Field(
+        None,
+        description="readers need the tensor: for a drafter without it, zeros in the dtype of this canonical tensor "
+        "are written, and zeros are read as none",
+    )
     absent: bool = Field(False, description="this layout never holds the tensor")
     optional: bool = Field(False, description="written when there is one, not asked for")
     versions: VersionSpec | None = None

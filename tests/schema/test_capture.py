@@ -21,6 +21,8 @@ At = tuple[str, Capture, CaptureRule]
 
 def every_rule() -> Iterator[At]:
     for engine in load_registry().engines.values():
+        if engine.capture is None:
+            continue
         for number, rule in enumerate(engine.capture.rules):
             yield f"{engine.engine}-{number}", engine.capture, rule
 

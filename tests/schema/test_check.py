@@ -176,6 +176,8 @@ WRONG = [
         None,
     ),
     ("layout", "concat: 0", "concat: 2", "no dimension 2", None),
+    ("layout", "shape: [1, H]}", "shape: [1, H], zeros_like: fc.wieght}", "fc.wieght", "fc.weight"),
+    ("layout", "shape: [1, H]}", "shape: [1, H], zeros_like: fc.weight}", "not the same as no tensor", None),
     ("layout", '- {tensor: "*", name: "net.*"}', "", "covers", None),
     ("layout", "args: {h: id + 1, order: list}", "args: {order: list}", "needs h or engine", None),
     ("layout", "args: {h: id + 1, order: list}", "args: {h: ix + 1, order: list}", "'ix'", None),
@@ -278,6 +280,38 @@ def test_a_hub_that_does_not_fit_itself(
             load_registry.__wrapped__()
     assert says in caught.value.message
     assert caught.value.where is not None and "algorithm.yaml" in caught.value.where
+
+
+def test_an_engine_says_how_ids_become_states_if_drafters_have_states(tmp_path: Path) -> None:
+    text = (STRANGER / "engine.yaml").read_text()
+    folder, _ = edited(tmp_path, "engine.yaml", text[text.index("capture:") :], "")
+    assert "'capture' is missing: eagle3 has auxiliary states" in refused_together(folder).message
+
+
+# An algorithm without auxiliary states, and an engine that reads it.
+STATELESS = {
+    "algorithm.yaml": "schema_version: 1\nalgorithm: plain\nabout: x\ndims: {H: hidden_size}\nindex: {}\n"
+    "tensors: {fc.weight: {shape: [H, H]}}\nfacts: {hidden_size: {type: int, about: x}}\nidentity: [fc.weight]\n",
+    "engine.yaml": "schema_version: 1\nengine: plainserve\nalgorithm: plain\nabout: x\nreleases: ['1']\nforms: []\n"
+    'names: [{tensor: "*", name: "*"}]\nunknown: []\nmissing: []\n',
+}
+
+
+def test_capture_is_left_out_without_states(tmp_path: Path) -> None:
+    for name, text in STATELESS.items():
+        (tmp_path / name).write_text(text)
+    assert load_registry((tmp_path,)).engine("plain", "plainserve").capture is None
+
+
+def test_capture_says_nothing_without_states(tmp_path: Path) -> None:
+    engine = (STRANGER / "engine.yaml").read_text()
+    for name, text in STATELESS.items():
+        (tmp_path / name).write_text(text)
+    with (tmp_path / "engine.yaml").open("a") as file:
+        file.write(engine[engine.index("capture:") :])
+    error = refused_together(tmp_path)
+    assert error.message == "'capture' is for auxiliary states, and plain has none"
+    assert str(error.where).startswith(f"{tmp_path}/engine.yaml:10:")
 
 
 def test_the_permutations_that_may_be_named_exist() -> None:

@@ -15,8 +15,8 @@ STRANGER = Path(__file__).parent / "stranger"
 
 def test_what_is_built_in() -> None:
     registry = load_registry()
-    assert set(registry.algorithms) == {"eagle3"}
-    assert registry.layout_names() == ["sglang", "speculators", "vllm"]
+    assert set(registry.algorithms) == {"eagle", "eagle3"}
+    assert registry.layout_names() == ["safeailab", "sglang", "speculators", "vllm"]
     assert registry.engine_names() == ["sglang", "speculators", "vllm"]
 
 
