@@ -221,6 +221,7 @@ class _Judging:
             expected=ours.value,
             got=theirs.value,
             hint=theirs.evidence.because or f"read from {theirs.evidence.at}",
+            next="ckptmorph graph DRAFTER tells where else it can go",
             source=cite(entry.source),
         )
 
@@ -320,7 +321,8 @@ class _Judging:
             if all(isinstance(v, int) and abs(v) <= MAX_LAYERS for v in value):
                 return [int(v) for v in value]
             text = f"{place.path} is {value!r}, which is no list of layer ids"
-            self.findings.append(error("bad-config-value", text, where=place.path))
+            step = "correct the config, then try again"
+            self.findings.append(error("bad-config-value", text, where=place.path, next=step))
             return None
         return None
 
@@ -347,6 +349,7 @@ class _Judging:
                 f"{who} has no auxiliary states for target class {target}, as far as we read its source",
                 where=target,
                 hint=f"classes with a rule: {', '.join(classes)}",
+                next="--target-arch with one of these classes, if the target behaves like it; or another release",
             )
         )
 

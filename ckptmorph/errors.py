@@ -22,12 +22,13 @@ class CkptmorphError(Exception):
         where: file, tensor or config key the fault lies in.
         expected, got: the two sides of a contradiction, printable.
         hint: what probably happened, or the nearest right name.
-        next: a command (or option) that takes the user further.
+        next: a command (or option) that takes the user further; the usual one of its kind when none is given.
         findings: the single problems behind a summary error, if there are several.
     """
 
     exit_code = 70
     default_code = "internal"
+    usual_next: str | None = None
 
     def __init__(
         self,
@@ -48,8 +49,11 @@ class CkptmorphError(Exception):
         self.expected = expected
         self.got = got
         self.hint = hint
-        self.next = next
         self.findings: tuple[Finding, ...] = tuple(findings)
+        self.next = next or (None if self.findings or self._hint_says_it() else self.usual_next)
+
+    def _hint_says_it(self) -> bool:
+        return False
 
     def as_dict(self) -> dict[str, Any]:
         """The error as plain data, the way ``--json`` prints it."""
@@ -68,6 +72,10 @@ class UsageError(CkptmorphError):
 
     exit_code = 2
     default_code = "usage"
+    usual_next = "ckptmorph --help, or --help after a command"
+
+    def _hint_says_it(self) -> bool:
+        return self.hint is not None  # the right name, or how to write it
 
 
 class InputError(CkptmorphError):
@@ -75,12 +83,14 @@ class InputError(CkptmorphError):
 
     exit_code = 3
     default_code = "unusable-input"
+    usual_next = "export or download the files again; ckptmorph inspect DRAFTER shows what they hold"
 
 
 class SchemaError(InputError):
     """A schema file is wrong. ``where`` is ``file:line:column``."""
 
     default_code = "bad-schema"
+    usual_next = "schemas/README.md describes the language"
 
 
 class RefusedError(CkptmorphError):
@@ -88,6 +98,7 @@ class RefusedError(CkptmorphError):
 
     exit_code = 4
     default_code = "refused"
+    usual_next = "ckptmorph graph DRAFTER tells where else it can go"
 
 
 class IOFailure(CkptmorphError):
@@ -95,6 +106,7 @@ class IOFailure(CkptmorphError):
 
     exit_code = 5
     default_code = "io"
+    usual_next = "look at the disk's space and the permissions, then try again"
 
 
 class InternalError(CkptmorphError):
@@ -102,6 +114,7 @@ class InternalError(CkptmorphError):
 
     exit_code = 70
     default_code = "internal"
+    usual_next = "please report it; CKPTMORPH_DEBUG=1 shows the details"
 
 
 def did_you_mean(name: str, known: Iterable[str], *, cutoff: float = 0.72) -> str | None:

@@ -90,12 +90,26 @@ def _bad_numbers(node: Source, canon: Canon, folder: Folder, deep: bool) -> list
             index = offset // form.width + at
             text = f"{node.tensor} holds a number that is not finite (NaN or infinity) at flat index {index}"
             return [
-                error("not-finite", text, where=node.tensor, hint="training diverged, or the file is damaged")
+                error(
+                    "not-finite",
+                    text,
+                    where=node.tensor,
+                    hint="training diverged, or the file is damaged",
+                    next="another checkpoint of the run, or the export again",
+                )
             ]
         zero = zero and data.count(0) == len(data)
     if zero and len(node.shape) > 1 and node.nbytes and _all_zero(node, folder):
         hint = "a matrix of zeros was never filled; it contributes nothing"
-        return [error("all-zero", f"{node.tensor} is all zeros", where=node.tensor, hint=hint)]
+        return [
+            error(
+                "all-zero",
+                f"{node.tensor} is all zeros",
+                where=node.tensor,
+                hint=hint,
+                next="export the drafter again",
+            )
+        ]
     return []
 
 

@@ -107,7 +107,9 @@ class _Writing:
                     self.out.tensors[spelt.name] = build.concat(parts, spelt.line.concat)
         for name in joined:
             self.out.findings.append(
-                error("missing-tensor", f"{name} cannot be formed: a part is absent", where=name)
+                error(
+                    "missing-tensor", f"{name} cannot be formed: a part is absent", where=name, next=ELSEWHERE
+                )
             )
         self._unplaced()
 
@@ -149,7 +151,12 @@ class _Writing:
         for name in self.drafter.tensors:
             if name not in placed and self.drafter.names.get(name, name) not in dropped:
                 self.out.findings.append(
-                    error("no-place", f"{name} has no place in layout {self.layout.layout}", where=name)
+                    error(
+                        "no-place",
+                        f"{name} has no place in layout {self.layout.layout}",
+                        where=name,
+                        next=ELSEWHERE,
+                    )
                 )
 
     def _state_order(self) -> list[int] | None:
@@ -327,7 +334,12 @@ class _Writing:
             set_path(self.out.config, path, copy.deepcopy(value))
         except KeyError:
             self.out.findings.append(
-                error("config-path", f"{path} cannot be written: the way there does not exist", where=path)
+                error(
+                    "config-path",
+                    f"{path} cannot be written: the way there does not exist",
+                    where=path,
+                    next="correct the config lines of the layout: ckptmorph schemas check FILE",
+                )
             )
             return
         self._step(path, value, evidence)
