@@ -69,6 +69,7 @@ class _Judging:
                 self._tensors()
                 self._facts()
                 self._states()
+                self._target()
                 self._checks()
         return self._prediction()
 
@@ -299,6 +300,25 @@ class _Judging:
         )
 
     # --- other checks ---
+
+    def _target(self) -> None:
+        target, rules = self.ctx.target_class, self.engine.targets
+        if target is None or not rules:
+            return
+        known = [rule for rule in rules if target in rule.classes]
+        if any(covers(rule.versions, self.release) for rule in known):
+            return
+        rule = known[0] if known else rules[0]
+        self.findings.append(
+            error(
+                "target-class-unsupported",
+                f"{self.engine.engine} {self.release} cannot run such a drafter for target class {target}, as far as "
+                "we read its source",
+                where=target,
+                hint=f"{rule.because} ({rule.versions})" if known else rule.because,
+                source=cite(rule.source),
+            )
+        )
 
     def _checks(self) -> None:
         for check in self.engine.checks:

@@ -130,6 +130,15 @@ class Form(Model):
     versions: VersionSpec | None = None
 
 
+class Targets(Model):
+    """Classes of target models that an engine can run such drafters for."""
+
+    classes: list[str] = Field(description="architecture names of targets")
+    versions: VersionSpec | None = None
+    because: Reason
+    source: Sources
+
+
 class Scan(Model):
     """A source file of the engine that the contract was read from, for finding drift in later releases."""
 
@@ -171,6 +180,10 @@ class Engine(Model):
     )
     capture: Capture | None = Field(
         None, description="how layer ids become states; left out when the algorithm has no auxiliary states"
+    )
+    targets: list[Targets] = Field(
+        default_factory=list,
+        description="targets it can run such drafters for; without a line every class can be one",
     )
     checks: list[Check] = Field(default_factory=list, description="other conditions")
     scan: list[Scan] = Field(default_factory=list, description="files to compare when looking for drift")

@@ -89,3 +89,19 @@ def test_a_bias_that_the_drafter_has_and_the_engine_does_not_build_is_still_told
     geo = ONE.having("qkv_bias")
     found = look("vllm", "0.15.0", speculators_shapes(geo), vllm_config(geo), drafter=meaning(geo))
     assert "attention-bias-unsupported" in codes(found)
+
+
+def test_targets_are_those_of_the_lines_that_apply() -> None:
+    lines = [
+        {"classes": ["LlamaForCausalLM"], **WHY},
+        {"classes": ["Gemma3ForCausalLM"], "versions": ">=0.30", **WHY},
+    ]
+
+    def told(release: str, arch: str | None) -> bool:
+        found = look(engine([], targets=lines), release, speculators_shapes(ONE), vllm_config(ONE), arch=arch)
+        return "it was read" in str([f.hint for f in found.findings if f.where == arch])
+
+    assert [told(release, "LlamaForCausalLM") for release in ("0.29.0", "0.30.0")] == [False, False]
+    assert [told(release, "Gemma3ForCausalLM") for release in ("0.29.0", "0.30.0")] == [True, False]
+    assert told("0.33.0", "Nobody")
+    assert not told("0.33.0", None)
