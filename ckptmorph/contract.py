@@ -74,6 +74,7 @@ class _Judging:
                 self._tensors(misread)
                 self.findings += misread.values()
                 self._states()
+                self._target()
                 self._checks()
         return self._prediction()
 
@@ -81,6 +82,8 @@ class _Judging:
         values = environment(self.hub, self.reading.facts)
         if self.ctx.n is not None:
             values["n"] = self.ctx.n
+        if self.ctx.target_class is not None:
+            values["target_class"] = self.ctx.target_class
         values.update({f"target.{name}": value for name, value in self.request.target.fields.items()})
         drafter = {**self.drafter.env, "map_form": self.drafter.map_form} if self.drafter else {}
         self.env = Env(values, self.config, drafter)
@@ -91,7 +94,8 @@ class _Judging:
         if class_for(form, self.release, self.config, self.env) is not None:
             return True
         said = get_path(self.config, form.architectures_at)
-        known = [a for c in form.classes if covers(c.versions, self.release) for a in c.architectures]
+        alike = [c for f in self.engine.forms if f.layout == form.layout for c in f.classes]
+        known = [a for c in alike if covers(c.versions, self.release) for a in c.architectures]
         names = said if isinstance(said, list) else [said]
         elsewhere = [c for c in form.classes if any(name in c.architectures for name in names)]
         hint = (
@@ -116,9 +120,10 @@ class _Judging:
 
     def _tensors(self, misread: dict[str, Finding]) -> None:
         """Fates and their findings. What follows from a misread fact is said with the fact, not once per tensor."""
+        assert self.reading.form is not None
         lost: dict[str, list[Treated]] = {}
         predicted = TensorPrediction(
-            self.engine, self.release, self.hub, self.env, self.reading.facts, self.tensors
+            self.engine, self.release, self.hub, self.env, self.reading.facts, self.tensors, self.reading.form
         )
         self.treated = predicted.treat()
         who = f"{self.engine.engine} {self.release}"
@@ -354,6 +359,25 @@ class _Judging:
         )
 
     # --- other checks ---
+
+    def _target(self) -> None:
+        target, rules = self.ctx.target_class, self.engine.targets
+        if target is None or not rules:
+            return
+        known = [rule for rule in rules if target in rule.classes]
+        if any(covers(rule.versions, self.release) for rule in known):
+            return
+        rule = known[0] if known else rules[0]
+        self.findings.append(
+            error(
+                "target-class-unsupported",
+                f"{self.engine.engine} {self.release} cannot run such a drafter for target class {target}, as far as "
+                "we read its source",
+                where=target,
+                hint=f"{rule.because} ({rule.versions})" if known else rule.because,
+                source=cite(rule.source),
+            )
+        )
 
     def _checks(self) -> None:
         for check in self.engine.checks:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ckptmorph.canonical import Drafter, Request, codec_context
 from ckptmorph.facts import Evidence, Known, Said, active, apply_defaults, cite, read_config, touched
-from ckptmorph.findings import Finding, Value, error, warning
+from ckptmorph.findings import Finding, Value, error, in_json, warning
 from ckptmorph.losses import ELSEWHERE, Lost, fixed_otherwise, losses_of
 from ckptmorph.names import Canon, Spelling, enumerate_tensors, part_of, written_as
 from ckptmorph.ops import build
@@ -80,6 +80,7 @@ class _Writing:
             apply_defaults(drafter.algorithm, self.entries, self.env, self.kept)
         self.order = self._state_order()
         self.out.facts = self._facts_as_held()
+        self.placed: dict[str, tuple[str, Any]] = {}  # what a field was written with: fact and spelt value
 
     # --- tensors ---
 
@@ -302,7 +303,16 @@ class _Writing:
             return
         for path, value in changes.items():
             for where in [path, *entry.also_write]:
-                self._set(where, value, known.evidence)
+                other = self.placed.setdefault(where, (fact, value))
+                if other[1] == value:
+                    self._set(where, value, known.evidence)
+                else:
+                    self._shared(where, other[0], fact)
+
+    def _shared(self, path: str, first: str, second: str) -> None:
+        ours = ", ".join(f"{name} is {in_json(self.out.facts[name].value)}" for name in (first, second))
+        text = f"layout {self.layout.layout} has one field {path} for {first} and {second}, but {ours}"
+        self.out.findings.append(error("one-field-two-values", text, where=path, next=ELSEWHERE))
 
     def _implied(self, fact: str, known: Known, kept: Said) -> bool:
         """The earlier config said the same by saying nothing: a documented default, or tensors that are not there."""

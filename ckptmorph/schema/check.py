@@ -111,6 +111,8 @@ def _check_engine(registry: Registry, engine: Engine) -> None:
         if form.layout not in layouts:
             unknown(f"layout of form {form.form}", form.layout, layouts, here)
         _check_lines(registry, form.config, hub, here.within("config"))
+        if form.names:
+            _check_names(form.names, hub, here.within("names"), engine.names)
         for j, classes in enumerate(form.classes):
             _check_expr(classes.when or "true", hub, here.within("classes", j))
     for key, tensors in (
@@ -161,31 +163,20 @@ def _check_lines(registry: Registry, lines: Iterable[Line], hub: Algorithm, at: 
 
 
 def _check_places(registry: Registry, lines: list[Line], hub: Algorithm, at: Positions) -> None:
-    """A field holds one fact: of two that are always written to one place, the second would overwrite the first."""
-    written: dict[str, str] = {}
-    other: dict[str, str] = {}  # places that a codec writes, which is no plain value
-    lines_at = [(k, entry) for k, line in enumerate(lines) for entry in registry.entries([line])]
-    for k, entry in lines_at:
-        if entry.fact is None or not entry.write or entry.when:
-            continue
-        for path in [*entry.paths[:1], *entry.also_write] if entry.codec == "plain" else []:
-            if written.setdefault(path, entry.fact) != entry.fact:
-                raise SchemaError(
-                    f"{path} is written with {written[path]} and with {entry.fact}",
-                    where=at.within(k).at(()),
-                    hint="a field holds one fact; 'when' tells two writers apart, 'write: false' only reads",
-                )
-        if entry.codec in ("states", "windows"):
-            other.update(dict.fromkeys(entry.paths[:1], entry.fact))
-    for k, entry in lines_at:
-        if entry.fact is None or entry.codec != "plain" or hub.facts[entry.fact].type in ("list", "any"):
+    """Facts may share a field (one flag, several biases), but its value must be one that all of them can have."""
+    written: dict[str, Entry] = {}
+    for k, entry in [(k, entry) for k, line in enumerate(lines) for entry in registry.entries([line])]:
+        if entry.fact is None or entry.codec not in ("plain", "states"):
             continue
         for path in entry.paths:
-            if path in other:
+            other = written.setdefault(path, entry)
+            kinds = {hub.facts[e.fact].type for e in (entry, other) if e.fact is not None}
+            if len(kinds) > 1 and "any" not in kinds:
                 raise SchemaError(
-                    f"{path} is a list for {other[path]}, and {entry.fact} is a {hub.facts[entry.fact].type}",
+                    f"{path} holds {other.fact}, a {hub.facts[other.fact or ''].type}, and {entry.fact}, "
+                    f"a {hub.facts[entry.fact].type}",
                     where=at.within(k).at(()),
-                    hint="a codec says what of the list is meant, such as length",
+                    hint="a codec says what of the value is meant, such as length",
                 )
 
 
@@ -233,12 +224,15 @@ def _check_args(registry: Registry, entry: Entry, hub: Algorithm, at: Positions)
             unknown("engine", value, [n for a, n in registry.engines if a == hub.algorithm], at)
 
 
-def _check_names(names: list[Name], hub: Algorithm, at: Positions) -> None:
+def _check_names(names: list[Name], hub: Algorithm, at: Positions, after: Iterable[Name] = ()) -> None:
+    """Check name lines; ``after`` are tried after them, and are checked where they stand."""
     uncovered = set(hub.tensors)
-    for k, line in enumerate(names):
+    for k, line in enumerate([*names, *after]):
+        here = at.within(k) if k < len(names) else at
         for text in [line.tensor] if line.tensor else line.tensors:
-            covered = _covered(text, hub, at.within(k))
-            check_name(line, text, covered, hub, at.within(k))
+            covered = _covered(text, hub, here)
+            if k < len(names):
+                check_name(line, text, covered, hub, here)
             if not (line.where or line.when or line.versions):
                 uncovered -= {t for t in covered if text == t or text.endswith("*")}
     if uncovered:

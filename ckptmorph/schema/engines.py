@@ -134,7 +134,19 @@ class Form(Model):
     classes: list[Classes] = Field(default_factory=list, description="classes that load it")
     architectures_at: str = Field("architectures", description="path of the name that selects a class")
     config: list[Line] = Field(description="fields it reads")
+    names: list[Name] = Field(
+        default_factory=list, description="names of this form, tried before those of the engine"
+    )
     versions: VersionSpec | None = None
+
+
+class Targets(Model):
+    """Classes of target models that an engine can run such drafters for."""
+
+    classes: list[str] = Field(description="architecture names of targets")
+    versions: VersionSpec | None = None
+    because: Reason
+    source: Sources
 
 
 class Scan(Model):
@@ -178,6 +190,10 @@ class Engine(Model):
     )
     capture: Capture | None = Field(
         None, description="how layer ids become states; left out when the algorithm has no auxiliary states"
+    )
+    targets: list[Targets] = Field(
+        default_factory=list,
+        description="targets it can run such drafters for; without a line every class can be one",
     )
     checks: list[Check] = Field(default_factory=list, description="other conditions")
     scan: list[Scan] = Field(default_factory=list, description="files to compare when looking for drift")

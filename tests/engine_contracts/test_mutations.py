@@ -16,7 +16,14 @@ from typing import Any
 import pytest
 
 from ckptmorph.schema.registry import Registry, load_registry
-from tests.engine_contracts import looking, test_capture_classes, test_readings, test_sglang, test_vllm
+from tests.engine_contracts import (
+    looking,
+    test_capture_classes,
+    test_readings,
+    test_sglang,
+    test_sglang_eagle,
+    test_vllm,
+)
 from tests.engine_contracts.mutants import Mutant, mutants
 
 EVERY = os.environ.get("CKPTMORPH_MUTATIONS") == "all"
@@ -63,19 +70,33 @@ def noticed(mutant: Mutant, tests: list[Call], monkeypatch: pytest.MonkeyPatch) 
     return False
 
 
-@pytest.mark.parametrize(("name", "module"), [("sglang", test_sglang), ("vllm", test_vllm)])
+@pytest.mark.parametrize(
+    ("algorithm", "name", "module"),
+    [
+        ("eagle3", "sglang", test_sglang),
+        ("eagle3", "vllm", test_vllm),
+        ("eagle", "sglang", test_sglang_eagle),
+    ],
+)
 def test_a_changed_rule_is_noticed(
-    name: str, module: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    algorithm: str,
+    name: str,
+    module: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     registry = load_registry()
-    tests = [call for call in calls(test_readings) if call[0].startswith(f"test_{name}")]
-    tests += list(calls(module)) + (list(calls(test_capture_classes)) if name == "sglang" else [])
-    made = list(mutants(registry, registry.engine("eagle3", name)))
+    shared = calls(test_readings) if algorithm == "eagle3" else iter(())
+    tests = [call for call in shared if call[0].startswith(f"test_{name}")] + list(calls(module))
+    tests += list(calls(test_capture_classes)) if (algorithm, name) == ("eagle3", "sglang") else []
+    made = list(mutants(registry, registry.engine(algorithm, name)))
     chosen = made if EVERY else made[::SAMPLE]
     assert len(chosen) > 4
     survivors = [mutant.words for mutant in chosen if not noticed(mutant, tests, monkeypatch)]
     if EVERY:
         with capsys.disabled():
-            print(f"\n{name}: {len(chosen) - len(survivors)} of {len(chosen)} changes noticed; not these:")
+            print(
+                f"\n{algorithm} {name}: {len(chosen) - len(survivors)} of {len(chosen)} changes noticed; not these:"
+            )
             print("\n".join(survivors))
     assert len(survivors) <= len(chosen) * 0.4, survivors

@@ -119,7 +119,7 @@ def test_sglang_reads_a_full_config(release: str) -> None:
     config["eagle_config"] = {**IDS, "norm_before_fc": True, "use_aux_hidden_state": False}
     table = always(
         norm_before_residual=False, qk_norm=False, qkv_bias=False, o_bias=True, mlp_bias=False, fc_bias=False,
-        attention_windows=[None], rms_norm_eps=1e-5, rope_theta=500000.0, num_key_value_heads=2,
+        attention_windows=[None], rms_norm_eps=1e-5, rope_scaling=YARN, num_key_value_heads=2,
         target_hidden_size=32, draft_vocab_size=24,
     ) | {
         "num_aux_states": [("0", 3), ("0.5.12", 4)],
@@ -127,17 +127,20 @@ def test_sglang_reads_a_full_config(release: str) -> None:
         "fc_norm": [("0", False), ("0.5.12", True)],
         "norm_output": [("0", False), ("0.5.12", True)],
         "use_aux_hidden_state": [("0", True), ("0.5.8", False)],
-        "rope_scaling": [("0", NO), ("0.5.10", YARN)],
+        "rope_theta": [("0", 500000.0), ("0.5.6.post1", 10000.0), ("0.5.6.post2", 500000.0)],
     }  # fmt: skip
-    found = look("sglang", release, sglang_shapes(ONE), config).facts
-    table = {k: v for k, v in table.items() if k != "rope_scaling" or "rope_scaling" in found}
     check("sglang", release, config, sglang_shapes(ONE), table)
 
 
 @pytest.mark.parametrize("release", SGLANG)
 def test_sglang_reads_the_newer_rope(release: str) -> None:
     config = {**BARE, "draft_vocab_size": 24, "rope_parameters": {"rope_theta": 5e5, **YARN}}
-    check("sglang", release, config, sglang_shapes(ONE), {"rope_theta": [("0", 10000.0), ("0.5.10", 5e5)]})
+    table: dict[str, Steps] = {
+        "rope_theta": [("0", 10000.0), ("0.5.10", 5e5)],
+        "rope_scaling": [("0", None), ("0.5.6.post1", YARN), ("0.5.6.post2", None), ("0.5.10", YARN)],
+    }
+    check("sglang", release, config, sglang_shapes(ONE), table)
+    assert "rope_scaling" in look("sglang", release, sglang_shapes(ONE), config).facts
 
 
 @pytest.mark.parametrize("release", SGLANG)

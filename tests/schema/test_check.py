@@ -192,8 +192,7 @@ WRONG = [
         "needs table",
         None,
     ),
-    ("layout", "at: odd.state_width,", "at: odd.words,", "written with draft_vocab_size and", None),
-    ("layout", "at: odd.taps, codec: length, write: false", "at: odd.taps, write: false", "is a list", None),
+    ("layout", "at: odd.taps, codec: length, write: false", "at: odd.taps, write: false", "a states", None),
     (
         "layout",
         "{fact: dtype, at: odd.dtype, codec: dtype",
