@@ -30,6 +30,7 @@ from ckptmorph.schema.models import Check, Entry
 from ckptmorph.schema.paths import ABSENT, get_path
 from ckptmorph.schema.registry import Registry
 from ckptmorph.schema.versions import covers
+from ckptmorph.tables import table_findings
 
 
 class _Judging:
@@ -76,6 +77,11 @@ class _Judging:
         if self.ctx.n is not None:
             values["n"] = self.ctx.n
         values.update({f"target.{name}": value for name, value in self.request.target.fields.items()})
+        tables = [spec.of_target for spec in self.hub.tensors.values() if spec.of_target is not None]
+        compared = self.drafter.compared if self.drafter else {}
+        values.update(
+            {f"compared.{t}": compared[t].outcome if t in compared else "not-compared" for t in tables}
+        )
         self.env = Env(values, self.config, self.drafter.env if self.drafter else {})
 
     def _class_known(self) -> bool:
@@ -121,7 +127,20 @@ class _Judging:
             finding = self._tensor_finding(item, who, item.name in self.meant)
             if finding is not None:
                 new.append(finding)
+            new += self._table_findings(item, who)
         self.findings += fold(new)
+
+    def _table_findings(self, item: Treated, who: str) -> list[Finding]:
+        if self.drafter is None or item.parameter is None or item.name not in self.tensors:
+            return []
+        if item.fate not in ("loaded", "from_target"):
+            return []
+        kept = item.fate == "loaded"
+        return list(
+            table_findings(
+                self.drafter, item.parameter, who, replaced=not kept, because=item.why, source=item.source
+            )
+        )
 
     def _tensor_finding(self, item: Treated, who: str, meant: bool) -> Finding | None:
         about = {"where": item.name, "source": item.source, "hint": item.why}
