@@ -20,6 +20,9 @@ from typing import Any
 
 import pytest
 
+from ckptmorph import api
+from ckptmorph.errors import UsageError
+from ckptmorph.storage import remote
 from tests.builders import build, build_target, floats, read_folder, write_folder
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -268,10 +271,16 @@ def test_a_broken_answer_is_no_traceback(hub: Hub, drafter: Path) -> None:
     assert (code, document["error"]["code"]) == (3, "json-not-object")
 
 
-@pytest.mark.parametrize("name", ["nowhere", "a/b/c", "./a/b", "../x", "org/na--me", "org/x.git", "org/x@"])
-def test_other_texts_are_paths(drafter: Path, name: str) -> None:
-    code, document = verify(drafter, name, closed_port())
-    assert (code, document["error"]["code"]) == (2, "no-target")
+@pytest.mark.parametrize(
+    "name", ["nowhere", "a/b/c", "./a/b", "../x", "/a/b", "org/na--me", "org/x.git", "org/x@", ".org/x"]
+)
+def test_other_texts_are_paths(drafter: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Hub is not asked about them."""
+    monkeypatch.setattr(remote, "cached", None)
+    monkeypatch.setattr(remote, "HubWeights", None)
+    with pytest.raises(UsageError) as caught:
+        api.verify(drafter, engine="vllm", target=name)
+    assert caught.value.code == "no-target" and caught.value.next
 
 
 def test_map_values_stay_inside_the_targets_table(hub: Hub, tmp_path: Path) -> None:
