@@ -59,6 +59,7 @@ demo: $(RUN) ## Install what is needed and show a conversion from end to end
 
 bench: $(RUN) ## Measure time and memory (BENCH_ARGS="--size 0.5 --runs 7"; 6 GB of disk by default)
 	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
+	@$(BIN)/python -m benchmarks.verify
 
 contracts: $(DEV) ## Compare a contract with an unpacked engine: make contracts ENGINE=name PACKAGE=dir [RELEASE=x] [ALGORITHM=eagle3]
 	@$(BIN)/python -m tools.contracts $(ENGINE) $(PACKAGE) $(if $(RELEASE),--release $(RELEASE)) $(if $(ALGORITHM),--algorithm $(ALGORITHM))

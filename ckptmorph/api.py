@@ -7,26 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ckptmorph.compare import Difference, compare
 from ckptmorph.contract import predict
 from ckptmorph.detect import ranked
-from ckptmorph.execute import execute
-from ckptmorph.explanations import Explanation
-from ckptmorph.explanations import explain as explained
-from ckptmorph.findings import Finding, Severity, by_severity, verdict_of
-from ckptmorph.matrix import Matrix, matrix
-from ckptmorph.planner import make_plan
-from ckptmorph.plans import Plan, Report
-from ckptmorph.predictions import EngineAt
+from ckptmorph.examine import examined, own_faults
+from ckptmorph.findings import by_severity, verdict_of
 from ckptmorph.results import GraphView, Inspection, Restored, TensorView, Verification
-from ckptmorph.routes import destinations, everything, routed
 from ckptmorph.schema.registry import Registry, load_registry
 from ckptmorph.sources import Source, Wish, engine_release, open_source, split_release
-from ckptmorph.storage import output
 from ckptmorph.storage.folder import open_folder
-from ckptmorph.weights import weight_findings
+
+# What only one verb needs is imported by that verb: most of the time of a short command goes into imports.
+if TYPE_CHECKING:
+    from ckptmorph.compare import Difference
+    from ckptmorph.explanations import Explanation
+    from ckptmorph.matrix import Matrix
+    from ckptmorph.plans import Plan, Report
 
 PathLike = str | Path
 Progress = Callable[[int], None]
@@ -53,7 +50,7 @@ def _wish(
         to=to,
         from_=from_,
         layout=layout,
-        target=Path(target) if target is not None else None,
+        target=None if target is None else _target_path(target),
         target_arch=target_arch,
         facts={name: _text(value) for name, value in (facts or {}).items()},
         aux_states=tuple(aux_states) if aux_states is not None else None,
@@ -63,19 +60,16 @@ def _wish(
     )
 
 
+def _target_path(target: PathLike) -> Path:
+    """As a path. One that begins with a dot is no name on the Hub, which ``Path`` would forget."""
+    path = Path(target)
+    dotted = isinstance(target, str) and target.startswith("./")
+    return Path.cwd() / path if dotted and not path.exists() else path
+
+
 def _opened(drafter: PathLike, wish: Wish, schema_path: Sequence[PathLike]) -> tuple[Registry, Source]:
     registry = _registry(schema_path)
     return registry, open_source(registry, open_folder(Path(drafter)), wish)
-
-
-def _opened_for(
-    drafter: PathLike, wish: Wish, schema_path: Sequence[PathLike]
-) -> tuple[Registry, Source, EngineAt]:
-    registry = _registry(schema_path)
-    folder = open_folder(Path(drafter))
-    name, release = split_release(wish.to)
-    source = open_source(registry, folder, wish)
-    return registry, source, engine_release(registry, source.layout.algorithm, name, release)
 
 
 def _text(value: Any) -> str:
@@ -162,7 +156,8 @@ def plan(
         to: an engine, an engine at a release (``name@1.2.3``), or a layout.
         from_: layout of the source (or ``engine@release`` it was made for); detected when absent.
         layout: which of the layouts that the engine reads; its preferred one when absent.
-        target: folder or config.json of the target model. ``target_arch`` gives only its class name.
+        target: the target model: a folder, its config.json, or ``org/name[@revision]`` on the Hub. ``target_arch``
+            gives only its class name.
         facts: facts that the source does not state, by name.
         aux_states: state indices h that fc takes, in column order. ``aux_layers`` are ids as the source numbers them.
         assume_default: allow the defaults that the schemas declare as assumable; each one used is reported.
@@ -173,6 +168,8 @@ def plan(
         RefusedError: a question is open, or no route is.
         UsageError: an unknown name, or options that contradict each other.
     """
+    from ckptmorph.planner import make_plan
+
     wish = _wish(
         to, from_=from_, layout=layout, target=target, target_arch=target_arch, facts=facts, aux_states=aux_states,
         aux_layers=aux_layers, assume_default=assume_default, accept=accept,
@@ -211,6 +208,9 @@ def convert(
         As `plan`; IOFailure when reading or writing fails; InternalError when our own check of the output fails.
         Whatever is raised, nothing is left behind and the source is as it was.
     """
+    from ckptmorph.execute import execute
+    from ckptmorph.planner import make_plan
+
     wish = _wish(
         to, from_=from_, layout=layout, target=target, target_arch=target_arch, facts=facts, aux_states=aux_states,
         aux_layers=aux_layers, assume_default=assume_default, accept=accept,
@@ -237,21 +237,26 @@ def verify(
     """Predict what an engine release (``name`` for its newest known one, or ``name@1.2.3``) does with a folder.
 
     Args:
+        target: as for `plan`. Where its weights are at hand, the drafter's embedding and head are compared with its.
         facts, aux_states, aux_layers, assume_default: what the drafter was trained with, as for `plan`; what the
             engine does is compared with it.
-        deep: look at every number for NaN, infinity and zeros, instead of at samples.
+        deep: look at every number for NaN, infinity and zeros, and compare every row of the tables with the target's,
+            instead of samples. Of a repository on the Hub only samples are ever read.
 
-    Raises InputError when the folder is broken or no drafter, UsageError for an unknown engine.
+    Raises InputError when the folder is broken or no drafter, UsageError for an unknown engine or no such target,
+    IOFailure when the Hub cannot be reached.
     """
     wish = _wish(
         engine, from_=from_, target=target, target_arch=target_arch,
         facts=facts, aux_states=aux_states, aux_layers=aux_layers, assume_default=assume_default,
     )  # fmt: skip
-    registry, source, at = _opened_for(drafter, wish, schema_path)
+    registry = _registry(schema_path)
+    name, release = split_release(engine)
+    source, quantised = examined(registry, open_folder(Path(drafter)), wish, deep=deep)
+    at = engine_release(registry, source.layout.algorithm, name, release)
     folder = source.folder
-    source.drafter.findings += weight_findings(source.drafter, folder, deep=deep)
     result = predict(registry, at, folder.tensors, folder.config, source.drafter, source.request)
-    findings = by_severity([*_own_faults(source, result.findings), *result.findings])
+    findings = by_severity([*own_faults(source, quantised, result.findings), *result.findings])
     return Verification(
         path=str(folder.path),
         engine=at.engine.engine,
@@ -263,6 +268,9 @@ def verify(
         captured=result.captured,
         trained=result.trained,
         details=result.details,
+        target=source.request.target.taken,
+        compared=tuple(source.drafter.compared.values()),
+        numbers="all" if deep else "samples",
         findings=tuple(findings),
     )
 
@@ -281,13 +289,15 @@ def verify_all(
     schema_path: Sequence[PathLike] = (),
 ) -> Matrix:
     """Where can this drafter run? Every engine at every release that was looked at. Arguments as for `verify`."""
+    from ckptmorph.matrix import matrix
+
     wish = _wish(
         "-", from_=from_, target=target, target_arch=target_arch,
         facts=facts, aux_states=aux_states, aux_layers=aux_layers, assume_default=assume_default,
     )  # fmt: skip
-    registry, source = _opened(drafter, wish, schema_path)
-    source.drafter.findings += weight_findings(source.drafter, source.folder, deep=deep)
-    return matrix(registry, source, _own_faults(source, ()))
+    registry = _registry(schema_path)
+    source, quantised = examined(registry, open_folder(Path(drafter)), wish, deep=deep)
+    return matrix(registry, source, own_faults(source, quantised, ()))
 
 
 def explain(
@@ -305,37 +315,25 @@ def explain(
     schema_path: Sequence[PathLike] = (),
 ) -> Explanation:
     """Explain one topic (a fact such as ``aux-states``) of a verification: rules, sources, both sides, outcome."""
+    from ckptmorph.explanations import explain as explained
+
     wish = _wish(
         engine, from_=from_, target=target, target_arch=target_arch,
         facts=facts, aux_states=aux_states, aux_layers=aux_layers, assume_default=assume_default,
     )  # fmt: skip
-    registry, source, at = _opened_for(drafter, wish, schema_path)
+    registry = _registry(schema_path)
+    name, release = split_release(engine)
+    source, _ = examined(registry, open_folder(Path(drafter)), wish, deep=False)
+    at = engine_release(registry, source.layout.algorithm, name, release)
     folder = source.folder
     result = predict(registry, at, folder.tensors, folder.config, source.drafter, source.request)
     return explained(registry, source, at, result, topic)
 
 
-def _own_faults(source: Source, predicted: Iterable[Finding]) -> list[Finding]:
-    """What is wrong with the drafter itself. A fact that it does not state is only a warning for an engine.
-
-    What the prediction says about the same tensor is not said twice.
-    """
-    said = {f.where for f in predicted if f.where}
-    out = []
-    for finding in source.drafter.findings:
-        if (
-            finding.code in ("missing-tensor", "unexpected-tensor", "shape-mismatch")
-            and finding.where in said
-        ):
-            continue
-        if finding.code in ("fact-not-stated", "target-needed"):
-            finding = finding.model_copy(update={"severity": Severity.WARNING})
-        out.append(finding)
-    return out
-
-
 def diff(a: PathLike, b: PathLike, *, schema_path: Sequence[PathLike] = ()) -> Difference:
     """Compare two drafters up to renaming: facts, tensors, and bytes. Arguments are folders in any layouts."""
+    from ckptmorph.compare import compare
+
     registry = _registry(schema_path)
     first = open_source(registry, open_folder(Path(a)), _wish("-"))
     second = open_source(registry, open_folder(Path(b)), _wish("-"))
@@ -344,6 +342,8 @@ def diff(a: PathLike, b: PathLike, *, schema_path: Sequence[PathLike] = ()) -> D
 
 def restore(out: PathLike) -> Restored:
     """Undo the last ``overwrite`` of a folder. Raises UsageError when there is no backup."""
+    from ckptmorph.storage import output
+
     return Restored(path=str(output.restore(Path(out))))
 
 
@@ -365,6 +365,8 @@ def graph(
     With a drafter the edges are evaluated on it; without one only the conditions are listed. With a drafter and no
     goal, the answer is where it can go: every engine at every release that was looked at.
     """
+    from ckptmorph.routes import destinations, everything, routed
+
     registry = _registry(schema_path)
     if to is None and drafter is None:
         return everything(registry)

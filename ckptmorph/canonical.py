@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from ckptmorph.facts import Known
 from ckptmorph.findings import Finding, errors_in
+from ckptmorph.likeness import Comparison
 from ckptmorph.names import Canon
 from ckptmorph.ops.nodes import Node
 from ckptmorph.schema.codecs import Context
@@ -69,6 +70,7 @@ class Drafter:
         dropped: names in the file that are left out, with the reason.
         unread: config paths that no line of the layout mentions.
         findings: everything noticed; errors mean that it must not be converted.
+        compared: the target's tables by name, with what a comparison said, if there was one.
     """
 
     algorithm: Algorithm
@@ -83,6 +85,7 @@ class Drafter:
     unread: list[str] = field(default_factory=list)
     config: Mapping[str, Any] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
+    compared: dict[str, Comparison] = field(default_factory=dict)
 
     @property
     def env(self) -> dict[str, Any]:

@@ -33,6 +33,7 @@ from ckptmorph.schema.models import Check, Entry
 from ckptmorph.schema.paths import ABSENT, get_path
 from ckptmorph.schema.registry import Registry
 from ckptmorph.schema.versions import covers
+from ckptmorph.tables import table_findings
 
 _HELD = {"absolute": "absolute target ids", "offset": "offsets"}
 
@@ -86,6 +87,11 @@ class _Judging:
             values["target_class"] = self.ctx.target_class
         values.update({f"target.{name}": value for name, value in self.request.target.fields.items()})
         drafter = {**self.drafter.env, "map_form": self.drafter.map_form} if self.drafter else {}
+        tables = [spec.of_target for spec in self.hub.tensors.values() if spec.of_target is not None]
+        compared = self.drafter.compared if self.drafter else {}
+        values.update(
+            {f"compared.{t}": compared[t].outcome if t in compared else "not-compared" for t in tables}
+        )
         self.env = Env(values, self.config, drafter)
 
     def _class_known(self) -> bool:
@@ -137,6 +143,7 @@ class _Judging:
         for item in self.treated:
             finding = self._tensor_finding(item, who, item.name in self.meant)
             fact = shown.get(item.name, "")
+            new += self._table_findings(item, who)
             if finding is None:
                 continue
             if item.parameter is None and fact in misread and misread[fact].severity is Severity.ERROR:
@@ -161,6 +168,18 @@ class _Judging:
                 text = f"{item.name} holds {_HELD[stored]}, but {who} reads {_HELD[form]}: wrong tokens are proposed"
                 step = "ckptmorph convert translates it"
                 self.findings.append(error("map-form-misread", text, where=item.name, next=step))
+
+    def _table_findings(self, item: Treated, who: str) -> list[Finding]:
+        if self.drafter is None or item.parameter is None or item.name not in self.tensors:
+            return []
+        if item.fate not in ("loaded", "from_target"):
+            return []
+        kept = item.fate == "loaded"
+        return list(
+            table_findings(
+                self.drafter, item.parameter, who, replaced=not kept, because=item.why, source=item.source
+            )
+        )
 
     def _tensor_finding(self, item: Treated, who: str, meant: bool) -> Finding | None:
         about = {"where": item.name, "source": item.source, "hint": item.why}

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from ckptmorph.contract import predict
 from ckptmorph.findings import Finding, Outcome, Severity, Value, by_severity
+from ckptmorph.likeness import Comparison
 from ckptmorph.predictions import engine_at
 from ckptmorph.schema.registry import Registry
 from ckptmorph.schema.versions import newest
@@ -36,7 +37,13 @@ class MatrixRow(Value):
 
 
 class Matrix(Value):
-    """All engines of the drafter's algorithm. ``own`` are the drafter's own faults, whatever the engine."""
+    """All engines of the drafter's algorithm.
+
+    Attributes:
+        own: the drafter's own faults, whatever the engine.
+        target: what was taken for the target model, in words.
+        compared: the drafter's own tables against the target's.
+    """
 
     schema_: Literal["ckptmorph.verify-all/1"] = Field("ckptmorph.verify-all/1", alias="schema")
     path: str
@@ -44,6 +51,8 @@ class Matrix(Value):
     layout: str
     rows: tuple[MatrixRow, ...]
     own: tuple[Finding, ...]
+    target: str | None = None
+    compared: tuple[Comparison, ...] = ()
 
 
 def matrix(registry: Registry, source: Source, own: Iterable[Finding]) -> Matrix:
@@ -62,6 +71,8 @@ def matrix(registry: Registry, source: Source, own: Iterable[Finding]) -> Matrix
         layout=source.layout.layout,
         rows=tuple(rows),
         own=tuple(by_severity(own)),
+        target=source.request.target.taken,
+        compared=tuple(source.drafter.compared.values()),
     )
 
 

@@ -283,6 +283,11 @@ class TensorPrediction:
             )  # fmt: skip
         if provided is not None and provided.if_present == "replaced":
             return _from_target(canon, name, provided)
+        if provided is not None:
+            source = cite(provided.source)
+            return Treated(
+                name=name, fate="loaded", parameter=canon.name, why=provided.because, source=source
+            )
         return Treated(name=name, fate="loaded", parameter=canon.name)
 
     def _absent(self, canon: Canon, name: str, provided: Provided | None) -> Treated:

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from ckptmorph.facts import Known
 from ckptmorph.findings import Finding, Outcome, Value
+from ckptmorph.likeness import Comparison
 from ckptmorph.predict import Treated
 from ckptmorph.predictions import Coverage
 
@@ -55,6 +56,9 @@ class Verification(Value):
         tensors: names by fate.
         details: every tensor and parameter with the rule that decides its fate.
         captured, trained: states the engine feeds to fc, and those the drafter was trained on.
+        target: what was taken for the target model, in words.
+        compared: the drafter's own tables against the target's.
+        numbers: whether all numbers were looked at for NaN, infinity and zeros, or samples.
     """
 
     schema_: Literal["ckptmorph.verify/1"] = Field("ckptmorph.verify/1", alias="schema")
@@ -68,6 +72,9 @@ class Verification(Value):
     captured: tuple[int, ...] | None
     trained: tuple[int, ...] | None
     details: tuple[Treated, ...]
+    target: str | None = None
+    compared: tuple[Comparison, ...] = ()
+    numbers: Literal["samples", "all"] = "samples"
     findings: tuple[Finding, ...]
 
 

@@ -35,6 +35,7 @@ VERBS = [
     Case("there-and-back", "ckptmorph.convert(source, middle, to='vllm'); "
          "ckptmorph.convert(middle, output, to='speculators')"),
     Case("verify", "ckptmorph.verify(source, engine='sglang')"),
+    Case("verify-target", "ckptmorph.verify(source, engine='sglang', target=source, deep=True)"),
     Case("diff", "ckptmorph.diff(source, source)"),
     Case("graph", "from ckptmorph.api import graph; graph(source, to='sglang')"),
     Case("schemas", "from ckptmorph.schemas_api import listing; listing()"),

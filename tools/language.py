@@ -36,6 +36,9 @@ TITLES = {
     "Fragment": "Fragment",
     "TargetReading": "Target reading",
     "Wrappers": "Wrappers",
+    "Quantisation": "Formats of quantised weights",
+    "QuantFormat": "`formats:` of quantised weights",
+    "Stored": "`stored:` of a format",
     "Cite": "`source:` everywhere",
 }
 

@@ -125,7 +125,9 @@ def convert(
     "--explain", "topic", metavar="FACT", help="Explain one fact: rules, sources, both sides, outcome."
 )
 @click.option(
-    "--deep", is_flag=True, help="Look at every number, not at samples, for NaN, infinity and zeros."
+    "--deep",
+    is_flag=True,
+    help="Look at every number, and at every row of a local target's embedding and head, not at samples.",
 )
 @reading
 @target_model

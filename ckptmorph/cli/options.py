@@ -22,6 +22,12 @@ def _not_empty(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
     return None if value is None else Path(value)
 
 
+def _some_text(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """Refuse the empty text, and leave the others as they are: a path or a name on the Hub."""
+    _not_empty(ctx, param, value)
+    return value
+
+
 def path_argument(name: str, **more: Any) -> Callable[[F], F]:
     """An argument that is a path."""
     return click.argument(name, callback=_not_empty, **more)
@@ -96,7 +102,12 @@ def _with(function: F, *options: Callable[[F], F]) -> F:
 
 def _target_options() -> list[Callable[[F], F]]:
     return [
-        path_option("--target", metavar="DIR", help="Folder or config.json of the target model."),
+        click.option(
+            "--target",
+            callback=_some_text,
+            metavar="DIR|ORG/NAME[@REVISION]",
+            help="Target model: a folder, its config.json, or a repository on the Hub (config, headers and samples).",
+        ),
         click.option("--target-arch", metavar="CLASS", help="Class name of the target model."),
     ]
 

@@ -122,6 +122,7 @@ def verification(view: Verification, *, verbose: bool) -> str:
         )
         open_end = "; without --target the highest one is not checked" if _unbounded(view.findings) else ""
         out.append(f"  states             captured {list(view.captured)}{trained}{open_end}\n")
+    out.append(_against_target(view))
     shown = [f for f in view.findings if verbose or f.severity.value != "note"]
     if shown:
         out.append("\n" + findings(shown, verbose=verbose))
@@ -132,9 +133,18 @@ def _unbounded(found: tuple[Finding, ...]) -> bool:
     return any(f.code == "states-not-bounded" and f.severity.value == "note" for f in found)
 
 
+def _against_target(view: Verification | Matrix) -> str:
+    """What was taken for the target, and how the drafter's tables compare with its."""
+    if view.target is None:
+        return ""
+    out = [f"  target             {view.target}\n"]
+    out += [f"  {'table':<18} {seen.tensor} {seen.words}\n" for seen in view.compared]
+    return "".join(out)
+
+
 def matrix(view: Matrix, *, verbose: bool) -> str:
     """`verify --for all`."""
-    out = [f"{view.path}: {view.algorithm} drafter, layout {view.layout}\n"]
+    out = [f"{view.path}: {view.algorithm} drafter, layout {view.layout}\n", _against_target(view)]
     rows = []
     for row in view.rows:
         releases = row.first if row.first == row.last else f"{row.first} to {row.last}"

@@ -12,7 +12,7 @@ from ckptmorph.schema.positions import Positions
 from ckptmorph.schema.template import template
 
 # Answered by the config, the target or the drafter, not by the facts that an engine reads.
-_OPEN = ("has.", "null.", "target.", "drafter.map_form")
+_OPEN = ("has.", "null.", "target.", "compared.", "drafter.map_form")
 PERMUTATIONS = ("rope_interleave", "rope_split")
 
 
@@ -59,6 +59,9 @@ def check_hub(hub: Algorithm, at: Positions) -> None:
             unknown("fact", tensor.shown, hub.facts, at)
         if tensor.derive is not None and tensor.derive not in hub.tensors:
             unknown("canonical tensor", tensor.derive, hub.tensors, at)
+        if tensor.rows is not None and tensor.rows not in hub.tensors:
+            unknown("canonical tensor", tensor.rows, hub.tensors, at)
+    tables = {tensor.of_target for tensor in hub.tensors.values() if tensor.of_target is not None}
     for name, spec in hub.facts.items():
         if spec.type == "states" and spec.counted_by not in hub.dims.values():
             raise SchemaError(
@@ -67,6 +70,8 @@ def check_hub(hub: Algorithm, at: Positions) -> None:
         for family in spec.blocks_of:
             if family not in hub.tensors:
                 unknown("canonical tensor", family, hub.tensors, at)
+        if spec.unlike_target is not None and spec.unlike_target not in tables:
+            unknown("table", spec.unlike_target, tables, at)
         check_expr_names(spec.derive or "0", known | {"file_dtype"}, at)
     for name in hub.identity:
         if name not in hub.tensors:

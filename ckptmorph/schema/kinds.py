@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ckptmorph.schema.engines import Engine
 from ckptmorph.schema.models import Algorithm, Fragment, Layout, Model, TargetReading, Wrappers
+from ckptmorph.schema.quantised import Quantisation
 
 # Which key tells the kind of a file; the order matters, since layouts and engines also name their algorithm.
 KINDS: dict[str, type[Model]] = {
@@ -12,5 +13,6 @@ KINDS: dict[str, type[Model]] = {
     "layout": Layout,
     "fragment": Fragment,
     "target": TargetReading,
+    "quantisation": Quantisation,
     "algorithm": Algorithm,
 }

@@ -85,6 +85,12 @@ class Tensor(Model):
     )
     derive: str | None = Field(None, description="canonical tensor it can be computed from when absent")
     idle_if_zero: bool = Field(False, description="all zeros are the same as no tensor (a bias)")
+    of_target: str | None = Field(
+        None, description="the target's table that this one repeats, stands for or replaces"
+    )
+    rows: str | None = Field(
+        None, description="canonical vocabulary map that picks the target's rows, if it exists"
+    )
 
 
 class Fact(Model):
@@ -100,6 +106,13 @@ class Fact(Model):
     blocks_of: list[NameText] = Field(default_factory=list, description="tensors made of one block per state")
     counted_by: str | None = Field(None, description="for states: the fact that is their number")
     of_target: str | None = Field(None, description="field of the target model that this must equal")
+    often_target: str | None = Field(
+        None, description="field of the target model that this mostly equals; a difference is only noted"
+    )
+    unlike_target: str | None = Field(
+        None,
+        description="true exactly when the drafter's own table of this name was trained; a comparison tells",
+    )
     choices: list[Any] = Field(default_factory=list, description="the only values there are")
     ask: str | None = Field(None, description="how the user answers when it is missing")
 
@@ -359,6 +372,14 @@ class TargetReading(Model):
     about: str = Field(description="what it is, in words")
     nested: list[str] = Field(description="objects that may hold the language model's config")
     fields: dict[str, list[str]] = Field(description="our name to the spellings of a field")
+    tables: dict[str, list[str]] = Field(
+        default_factory=dict, description="our name of a table to the tensor names it may have, in order"
+    )
+    tied: dict[str, str] = Field(
+        default_factory=dict,
+        description="a table to the one that serves as it when there is no tensor for it",
+    )
+    source: Sources | None = None
 
 
 class Wrappers(Model):

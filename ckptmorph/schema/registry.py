@@ -24,6 +24,7 @@ from ckptmorph.schema.models import (
     Wrappers,
 )
 from ckptmorph.schema.positions import Positions
+from ckptmorph.schema.quantised import Quantisation
 
 ENTRY_POINTS = "ckptmorph.schemas"
 T = TypeVar("T")
@@ -43,6 +44,7 @@ class Registry:
     fragments: dict[str, Fragment] = field(default_factory=dict)
     targets: dict[str, TargetReading] = field(default_factory=dict)
     wrappers: dict[str, Wrappers] = field(default_factory=dict)
+    quantisations: dict[str, Quantisation] = field(default_factory=dict)
     digests: dict[str, str] = field(default_factory=dict)
     origins: dict[tuple[type[Model], object], str] = field(default_factory=dict)
     positions: dict[str, Positions] = field(default_factory=dict)
@@ -156,6 +158,8 @@ def _key(value: Model) -> object:
         return value.algorithm
     if isinstance(value, Fragment):
         return value.fragment
+    if isinstance(value, Quantisation):
+        return value.quantisation
     assert isinstance(value, TargetReading)
     return value.target
 
@@ -168,6 +172,7 @@ def _add(registry: Registry, value: Model, shown: str) -> None:
         Fragment: registry.fragments,
         TargetReading: registry.targets,
         Wrappers: registry.wrappers,
+        Quantisation: registry.quantisations,
     }
     table = tables[type(value)]
     key = shown if isinstance(value, Wrappers) else _key(value)  # wrappers have no name of their own

@@ -23,7 +23,15 @@ from ckptmorph.storage.files import checked_path, open_regular, pread_exactly
 from ckptmorph.storage.jsontext import parse_object
 from ckptmorph.storage.prefix import MAX_HEADER, PREFIX, header_length
 
-__all__ = ["MAX_HEADER", "Header", "TensorInfo", "encode_header", "library_order", "read_header"]
+__all__ = [
+    "MAX_HEADER",
+    "Header",
+    "TensorInfo",
+    "encode_header",
+    "library_order",
+    "parse_header",
+    "read_header",
+]
 
 _RANK = {dtype: rank for rank, dtype in enumerate(BITS)}
 
@@ -70,6 +78,16 @@ def read_header(path: Path) -> Header:
         raw = pread_exactly(fd, 8, data_start, path)
     finally:
         os.close(fd)
+    return parse_header(raw, file_size, path)
+
+
+def parse_header(raw: bytes, file_size: int, path: Path) -> Header:
+    """Check the JSON of the header of a file of this size, wherever its bytes came from.
+
+    Raises:
+        InputError: as `read_header`.
+    """
+    data_start = 8 + len(raw)
     fields = parse_object(raw, path.name)
     metadata = check_metadata(fields.pop(METADATA, None), path.name)
     tensors = [check_entry(name, value, path.name, data_start) for name, value in fields.items()]

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from benchmarks import drafter, report
+import ckptmorph
+from benchmarks import drafter, report, verify
 from benchmarks.contenders import CONTENDERS
 from benchmarks.measure import Run, run
+from ckptmorph.storage.folder import Folder
+from ckptmorph.target_weights import LocalWeights
 from tests.cli.helpers import ENGINE, call
 
 
@@ -52,3 +56,61 @@ def test_ratios_compare_like_with_like() -> None:
     assert rows["ckptmorph", True]["peak_over_bare_bytes"] == 30_000_000
     table = report.table(list(rows.values()))
     assert "copy_file_range" in table and len(table.splitlines()) == 1 + len(CONTENDERS)
+
+
+def bytes_read(monkeypatch: pytest.MonkeyPatch, source: Path, target: Path | None) -> tuple[int, str]:
+    """How many bytes of tensors `verify` reads, of the drafter and of its target."""
+    read: list[int] = []
+    of_drafter, of_target = Folder.read, LocalWeights.read
+
+    def counted(self: Folder, name: str, start: int = 0, stop: int | None = None) -> bytes:
+        data = of_drafter(self, name, start, stop)
+        read.append(len(data))
+        return data
+
+    def counted_too(self: LocalWeights, *where: Any) -> bytes:
+        data = of_target(self, *where)
+        read.append(len(data))
+        return data
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Folder, "read", counted)
+        patched.setattr(LocalWeights, "read", counted_too)
+        result = ckptmorph.verify(source, engine="sglang", target=target)
+    return sum(read), " ".join(item.looked or "" for item in result.compared)
+
+
+@pytest.mark.parametrize("with_target", [False, True])
+def test_verify_reads_the_same_of_a_huge_drafter_as_of_a_large_one(
+    with_target: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bytes are what a slow disk and a small memory feel; they are the same on every machine, unlike seconds."""
+    amounts = []
+    for gigabytes in (10, 40):
+        source, target, size = verify.source_and_target(tmp_path / str(gigabytes), int(gigabytes * 1e9))
+        assert abs(size / (gigabytes * 1e9) - 1) < 0.01
+        amount, looked = bytes_read(monkeypatch, source, target if with_target else None)
+        assert ("sampled 64 of 151936 rows" in looked) is with_target
+        amounts.append(amount)
+    assert amounts[0] == amounts[1] < 60_000_000
+
+
+def test_verify_of_ten_gigabytes_stays_small(tmp_path: Path) -> None:
+    """Measured from a small process: what is measured begins with the size of the one that starts it."""
+    source, target, _ = verify.source_and_target(tmp_path / "in", 10_000_000_000)
+    command = [
+        sys.executable,
+        "-m",
+        "ckptmorph",
+        "verify",
+        str(source),
+        "--for",
+        "vllm",
+        "--target",
+        str(target),
+    ]
+    code = f"from benchmarks.measure import run; r = run({command!r}, fine=(1,)); print(r.peak, r.output)"
+    done = run([sys.executable, "-c", code])
+    peak, _, output = done.output.partition(" ")
+    assert 20_000_000 < int(peak) < verify.BAR_BYTES
+    assert "all zeros" in output and "sampled 64 of 151936 rows" in output

@@ -49,15 +49,15 @@ def look(
     drafter: Drafter | None = None,
     arch: str | None = "LlamaForCausalLM",
     n: int = 32,
+    fields: Mapping[str, Any] | None = None,
     registry: Registry | None = None,
     algorithm: str = "eagle3",
-    of_target: Mapping[str, Any] | None = None,
 ) -> Prediction:
     registry = registry or load_registry()
     at: EngineAt = engine_at(
         registry.engine(algorithm, engine) if isinstance(engine, str) else engine, release
     )
-    target = Target(arch, {"num_hidden_layers": n, **(of_target or {})}, "a test")
+    target = Target(arch, {"num_hidden_layers": n, **(fields or {})}, "a test")
     return predict(registry, at, shaped(shapes), config, drafter, Request(target=target))
 
 

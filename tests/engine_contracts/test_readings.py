@@ -6,11 +6,13 @@ for every release there is, so that a bound that is off by one shows.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from ckptmorph.likeness import Comparison
 from ckptmorph.schema.registry import load_registry
 from ckptmorph.schema.versions import parse_version
 from tests.conversion.drafters import (
@@ -381,6 +383,65 @@ def test_vllm_about_the_drafter(release: str) -> None:
     assert ("trained-embedding-replaced" in codes(found)) is (release == "0.11.0")
     plain = look("vllm", release, speculators_shapes(ONE), vllm_config(ONE), drafter=meaning(ONE))
     assert "trained-embedding-replaced" not in codes(plain)
+
+
+@pytest.mark.parametrize("release", SGLANG)
+@pytest.mark.parametrize(("theirs", "wrong"), [(513, True), (512, False)])
+def test_sglang_refuses_a_drafter_that_is_shorter_than_the_target(
+    release: str, theirs: int, wrong: bool
+) -> None:
+    drafter = meaning(ONE)
+    assert drafter.facts["max_position_embeddings"].value == 512
+    found = look(
+        "sglang", release, sglang_shapes(ONE), sglang_config(ONE), drafter=drafter,
+        fields={"max_position_embeddings": theirs},
+    )  # fmt: skip
+    assert ("draft-context-too-short" in codes(found, "warning")) is wrong
+
+
+@pytest.mark.parametrize("release", SGLANG)
+def test_sglang_applies_a_quantization_flag_to_both(release: str) -> None:
+    said = sglang_config(ONE)
+    fields = {"quant_method": "fp8"}
+    found = look("sglang", release, sglang_shapes(ONE), said, drafter=meaning(ONE), fields=fields)
+    (told,) = [f for f in found.findings if f.code == "quantisation-flag-inherited"]
+    newer = step([("0", False), ("0.5.7", True)], release)
+    assert ("--speculative-draft-model-quantization unquant" in (told.next or "")) is newer
+    for own, target in ((True, fields), (False, {})):
+        config = {**said, "quantization_config": {"quant_method": "fp8"}} if own else said
+        quiet = look("sglang", release, sglang_shapes(ONE), config, drafter=meaning(ONE), fields=target)
+        assert "quantisation-flag-inherited" not in codes(quiet, "note")
+
+
+@pytest.mark.parametrize("release", VLLM)
+def test_vllm_applied_the_targets_quantisation_to_the_drafter(release: str) -> None:
+    """B099: fixed with 0.11.1."""
+    said, fields = vllm_config(ONE), {"quant_method": "fp8"}
+    found = look("vllm", release, speculators_shapes(ONE), said, drafter=meaning(ONE), fields=fields)
+    assert ("target-quantisation-applied" in codes(found)) is (release == "0.11.0")
+    for own, target in ((True, fields), (False, {})):
+        config = {**said, "quantization_config": {"quant_method": "fp8"}} if own else said
+        quiet = look("vllm", release, speculators_shapes(ONE), config, drafter=meaning(ONE), fields=target)
+        assert "target-quantisation-applied" not in codes(quiet)
+
+
+@pytest.mark.parametrize("release", VLLM)
+@pytest.mark.parametrize("outcome", ["not-compared", "equal", "random", "different"])
+def test_vllm_about_compared_tables(release: str, outcome: str) -> None:
+    """A comparison makes exact what otherwise is only possible."""
+    full = Geometry(D=ONE.V)
+    drafter = copy.copy(meaning(full))
+    drafter.compared = {
+        table: Comparison(table=table, tensor=f"{table}.weight", outcome=outcome)
+        for table in ("embed_tokens", "lm_head")
+    }
+    found = look("vllm", release, speculators_shapes(full), vllm_config(full), drafter=drafter)
+    old = release == "0.11.0"
+    warned = old and outcome in ("not-compared", "different")
+    assert ("own-tables-replaced" in codes(found, "warning")) is warned
+    noted = not old and outcome == "not-compared"
+    assert ("embedding-not-compared" in codes(found, "note")) is noted
+    assert ("random-table-used" in codes(found)) is (not old and outcome == "random")
 
 
 @pytest.mark.parametrize("release", VLLM)

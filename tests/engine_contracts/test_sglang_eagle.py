@@ -110,7 +110,7 @@ def look(kind: str, release: str, shapes: Shapes | None = None, **more: Any) -> 
     config = {k: v for k, v in config_of(kind, **more).items() if v != "absent"}
     shapes = shapes_of(kind) if shapes is None else shapes
     return looking.look(
-        "sglang", release, shapes, config, drafter=drafter, arch=arch, algorithm="eagle", of_target=target
+        "sglang", release, shapes, config, drafter=drafter, arch=arch, algorithm="eagle", fields=target
     )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import ckptmorph
+from ckptmorph.storage.folder import Folder
 from tests.builders import E3, config, tensors, write_safetensors
 
 PACK: dict[str, Callable[[float], bytes]] = {
@@ -138,3 +139,120 @@ def test_deep_looks_at_every_number(tmp_path):
 
     assert not seen()
     assert seen(deep=True)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "raw"), [("F8_E4M3", b"\x7f"), ("F8_E4M3", b"\xff"), ("F8_E5M2", b"\x7c"), ("F8_E5M2", b"\xfe")]
+)
+def test_eight_bit_floats_that_are_none_are_found(tmp_path, dtype, raw):
+    def small(tensors):
+        _, shape, data = tensors["fc.weight"]
+        tensors["fc.weight"] = (dtype, shape, b"\x38" * 77 + raw + b"\x39" * (len(data) // 2 - 78))
+
+    result = ckptmorph.verify(write(tmp_path / "d", small), engine="vllm@0.32.0")
+    (found,) = [f for f in result.findings if f.code == "not-finite"]
+    assert "index 77" in found.message
+
+    def largest(tensors):
+        _, shape, data = tensors["fc.weight"]
+        tensors["fc.weight"] = (dtype, shape, (b"\x7e" if dtype == "F8_E4M3" else b"\x7b") * (len(data) // 2))
+
+    assert "not-finite" not in codes(write(tmp_path / "largest", largest))
+
+
+def test_a_matrix_of_one_number_is_a_warning(tmp_path):
+    def same(tensors):
+        kind, shape, data = tensors["fc.weight"]
+        tensors["fc.weight"] = (kind, shape, PACK["BF16"](0.5) * (len(data) // 2))
+
+    result = ckptmorph.verify(write(tmp_path / "d", same), engine="vllm@0.32.0")
+    (found,) = [f for f in result.findings if f.code == "one-number"]
+    assert found.where == "fc.weight" and found.severity == "warning"
+
+
+def test_fresh_values_of_another_deviation_that_the_config_names(tmp_path):
+    content, said = build(E3(layout="vllm"))
+    content = finite(content, "BF16")
+    fresh(content, std=0.006)
+    assert "fresh-initialised" not in codes(save(tmp_path / "without", content, said))
+    assert "fresh-initialised" in codes(
+        save(tmp_path / "with", content, {**said, "initializer_range": 0.006})
+    )
+
+
+def test_fresh_values_of_a_plain_linear_layer(tmp_path):
+    """Even numbers between -1/sqrt(in) and 1/sqrt(in), as a layer has that no model code touched."""
+
+    def even(tensors):
+        rng = random.Random(17)
+        fresh(tensors)
+        for name, (kind, shape, data) in tensors.items():
+            if name.startswith("layers.0.") and len(shape) == 2:
+                end = shape[1] ** -0.5
+                values = [rng.uniform(-end, end) for _ in range(len(data) // 2)]
+                tensors[name] = (kind, shape, b"".join(PACK["BF16"](v) for v in values))
+
+    result = ckptmorph.verify(write(tmp_path / "d", even), engine="vllm@0.32.0")
+    (found,) = [f for f in result.findings if f.code == "fresh-initialised"]
+    assert "evenly" in found.message
+
+
+def test_numbers_of_the_right_deviation_and_another_shape_are_not_fresh(tmp_path):
+    """Sign times 0.02: the deviation of initial values, but nobody draws them so."""
+
+    def signs(tensors):
+        rng = random.Random(19)
+        fresh(tensors)
+        for name, (kind, shape, data) in tensors.items():
+            if name.startswith("layers.0.") and len(shape) == 2:
+                values = [rng.choice((-0.02, 0.02)) for _ in range(len(data) // 2)]
+                tensors[name] = (kind, shape, b"".join(PACK["BF16"](v) for v in values))
+
+    assert "fresh-initialised" not in codes(write(tmp_path / "d", signs))
+
+
+def test_what_stands_outside_of_the_layers_can_be_fresh_too(tmp_path):
+    def outside(tensors):
+        rng = random.Random(23)
+        for name in ("fc.weight", "norm.weight"):
+            kind, shape, data = tensors[name]
+            values = [rng.gauss(0, 0.02) if len(shape) == 2 else 1.0 for _ in range(len(data) // 2)]
+            tensors[name] = (kind, shape, b"".join(PACK["BF16"](v) for v in values))
+
+    result = ckptmorph.verify(write(tmp_path / "d", outside), engine="vllm@0.32.0")
+    (found,) = [f for f in result.findings if f.code == "fresh-initialised"]
+    assert "fc.weight" in found.message and "outside" in found.message
+
+
+def test_norms_of_states_do_not_hide_a_fresh_layer(tmp_path):
+    """fc_norm.0 is no part of layer 0, although both have the index 0."""
+    content, said = build(E3(layout="vllm", fc_norm=True))
+    content = finite(content, "BF16")
+    fresh(content)
+    assert "fresh-initialised" in codes(save(tmp_path / "d", content, said))
+
+
+def test_a_huge_matrix_of_zeros_is_not_read_whole(tmp_path, monkeypatch):
+    """Zeros in many places are enough, and the finding says so; deep looks at all of it."""
+    spec = E3(layout="vllm", inner=65536)
+    content, said = build(spec)
+    name = "layers.0.mlp.gate_proj.weight"
+    kind, shape, data = content[name]
+    content[name] = (kind, shape, bytes(len(data)))
+    folder = save(tmp_path / "d", content, said)
+    read: list[int] = []
+    real = Folder.read
+
+    def counted(self, tensor, start=0, stop=None):
+        out = real(self, tensor, start, stop)
+        read.append(len(out) if tensor == name else 0)
+        return out
+
+    monkeypatch.setattr(Folder, "read", counted)
+    result = ckptmorph.verify(folder, engine="vllm@0.32.0")
+    (found,) = [f for f in result.findings if f.code == "all-zero"]
+    assert "places that were looked at" in found.message and sum(read) <= len(data) / 2
+    (found,) = [
+        f for f in ckptmorph.verify(folder, engine="vllm@0.32.0", deep=True).findings if f.code == "all-zero"
+    ]
+    assert "places" not in found.message
