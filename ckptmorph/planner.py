@@ -54,6 +54,8 @@ def goals(registry: Registry, algorithm: str, wish: Wish) -> list[Goal]:
                     hint=f"it reads {', '.join(layouts)}",
                 )
             layouts = [wish.layout]
+        if not layouts:
+            raise UsageError(f"{name} loads no {algorithm} drafters", code="unknown-target", next=ELSEWHERE)
         return [Goal(registry.layout(algorithm, layout), at) for layout in layouts]
     if (algorithm, name) in registry.layouts:
         if release is not None:

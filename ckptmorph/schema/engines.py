@@ -175,7 +175,7 @@ class Engine(Model):
     algorithm: str = Field(description="the hub it belongs to")
     about: str = Field(description="how it loads, in words")
     releases: list[Release] = Field(min_length=1, description="releases that were looked at, oldest first")
-    forms: list[Form] = Field(min_length=1, description="the containers it reads")
+    forms: list[Form] = Field(description="the containers it reads; none when it loads no such drafter")
     prefixes: list[str] = Field(
         default_factory=list, description="prefixes that are tried in front of every name"
     )
