@@ -16,8 +16,17 @@ from typing import Any
 import pytest
 
 from ckptmorph.schema.registry import Registry, load_registry
-from tests.engine_contracts import looking, test_capture_classes, test_readings, test_sglang, test_vllm
-from tests.engine_contracts.mutants import Mutant, mutants
+from tests.engine_contracts import (
+    looking,
+    test_capture_classes,
+    test_llama_cpp,
+    test_lmdeploy,
+    test_readings,
+    test_sglang,
+    test_tensorrt_llm,
+    test_vllm,
+)
+from tests.engine_contracts.mutants import Mutant, mutants, removals
 
 EVERY = os.environ.get("CKPTMORPH_MUTATIONS") == "all"
 SAMPLE = 61
@@ -79,3 +88,30 @@ def test_a_changed_rule_is_noticed(
             print(f"\n{name}: {len(chosen) - len(survivors)} of {len(chosen)} changes noticed; not these:")
             print("\n".join(survivors))
     assert len(survivors) <= len(chosen) * 0.4, survivors
+
+
+OTHERS = [("lmdeploy", test_lmdeploy), ("llama_cpp", test_llama_cpp), ("tensorrt_llm", test_tensorrt_llm)]
+
+
+@pytest.mark.parametrize("make", [mutants, removals], ids=["changed", "removed"])
+@pytest.mark.parametrize(("name", "module"), OTHERS, ids=[name for name, _ in OTHERS])
+def test_a_rule_of_another_reader_that_is_wrong_or_gone_is_noticed(
+    name: str,
+    module: ModuleType,
+    make: Callable[..., Iterator[Mutant]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    registry = load_registry()
+    tests = list(calls(module))
+    made = list(make(registry, registry.engine("eagle3", name)))
+    chosen = made if EVERY else made[:: SAMPLE // 4]
+    assert len(chosen) > 3
+    survivors = [mutant.words for mutant in chosen if not noticed(mutant, tests, monkeypatch)]
+    if EVERY:
+        with capsys.disabled():
+            print(
+                f"\n{name}, {make.__name__}: {len(chosen) - len(survivors)} of {len(chosen)} noticed; not these:"
+            )
+            print("\n".join(survivors))
+    assert survivors == [] or EVERY, survivors
