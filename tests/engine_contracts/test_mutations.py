@@ -21,6 +21,7 @@ from tests.engine_contracts import (
     test_capture_classes,
     test_llama_cpp,
     test_lmdeploy,
+    test_lmdeploy_eagle,
     test_readings,
     test_sglang,
     test_tensorrt_llm,
@@ -90,12 +91,20 @@ def test_a_changed_rule_is_noticed(
     assert len(survivors) <= len(chosen) * 0.4, survivors
 
 
-OTHERS = [("lmdeploy", test_lmdeploy), ("llama_cpp", test_llama_cpp), ("tensorrt_llm", test_tensorrt_llm)]
+OTHERS = [
+    ("eagle3", "lmdeploy", test_lmdeploy),
+    ("eagle3", "llama_cpp", test_llama_cpp),
+    ("eagle3", "tensorrt_llm", test_tensorrt_llm),
+    ("eagle", "lmdeploy", test_lmdeploy_eagle),
+]
 
 
 @pytest.mark.parametrize("make", [mutants, removals], ids=["changed", "removed"])
-@pytest.mark.parametrize(("name", "module"), OTHERS, ids=[name for name, _ in OTHERS])
+@pytest.mark.parametrize(
+    ("algorithm", "name", "module"), OTHERS, ids=[f"{a}-{name}" for a, name, _ in OTHERS]
+)
 def test_a_rule_of_another_reader_that_is_wrong_or_gone_is_noticed(
+    algorithm: str,
     name: str,
     module: ModuleType,
     make: Callable[..., Iterator[Mutant]],
@@ -104,14 +113,14 @@ def test_a_rule_of_another_reader_that_is_wrong_or_gone_is_noticed(
 ) -> None:
     registry = load_registry()
     tests = list(calls(module))
-    made = list(make(registry, registry.engine("eagle3", name)))
+    made = list(make(registry, registry.engine(algorithm, name)))
     chosen = made if EVERY else made[:: SAMPLE // 4]
     assert len(chosen) > 3
     survivors = [mutant.words for mutant in chosen if not noticed(mutant, tests, monkeypatch)]
     if EVERY:
         with capsys.disabled():
             print(
-                f"\n{name}, {make.__name__}: {len(chosen) - len(survivors)} of {len(chosen)} noticed; not these:"
+                f"\n{algorithm} {name}, {make.__name__}: {len(chosen) - len(survivors)} of {len(chosen)} noticed;"
             )
             print("\n".join(survivors))
     assert survivors == [] or EVERY, survivors
