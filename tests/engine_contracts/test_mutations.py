@@ -91,6 +91,14 @@ def test_a_changed_rule_is_noticed(
     assert len(survivors) <= len(chosen) * 0.4, survivors
 
 
+# A bound or a clue behind another rule that decides first: the contract means the same with it and without it.
+MEANS_THE_SAME = (
+    "(rope_theta): '<0.12.1' -> '<0.12.2'",
+    "(rope_scaling): '<0.12.1' -> '<0.12.2'",
+    "(norm_before_fc): '>=10454' -> '>=9976'",
+    "forms.1.detect.0: without {'config': 'speculators_model_type'",
+)
+
 OTHERS = [
     ("eagle3", "lmdeploy", test_lmdeploy),
     ("eagle3", "llama_cpp", test_llama_cpp),
@@ -114,7 +122,7 @@ def test_a_rule_of_another_reader_that_is_wrong_or_gone_is_noticed(
     registry = load_registry()
     tests = list(calls(module))
     made = list(make(registry, registry.engine(algorithm, name)))
-    chosen = made if EVERY else made[:: SAMPLE // 4]
+    chosen = made if EVERY else made[:: SAMPLE // 6]
     assert len(chosen) > 3
     survivors = [mutant.words for mutant in chosen if not noticed(mutant, tests, monkeypatch)]
     if EVERY:
@@ -123,4 +131,4 @@ def test_a_rule_of_another_reader_that_is_wrong_or_gone_is_noticed(
                 f"\n{algorithm} {name}, {make.__name__}: {len(chosen) - len(survivors)} of {len(chosen)} noticed;"
             )
             print("\n".join(survivors))
-    assert survivors == [] or EVERY, survivors
+    assert [words for words in survivors if not any(same in words for same in MEANS_THE_SAME)] == []
