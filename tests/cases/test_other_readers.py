@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from ckptmorph.detect import detect, ranked
 from ckptmorph.errors import RefusedError
-from tests.builders import build, read_folder, write_folder
+from ckptmorph.schema.registry import load_registry
+from tests.builders import ABSENT, build, read_folder, write_folder
 from tests.cases.helpers import (
     LLAMA,
     MIDLAYER_TO_LAYERS,
@@ -191,3 +193,37 @@ def test_B036_ids_in_eagle_config_are_nothing_to_llama_cpp(tmp_path: Path, targe
     out, _ = convert(source, "llama_cpp", target=target)
     assert config_of(out)["eagle_aux_hidden_state_layer_ids"] == list(OTHER)
     assert verify(out, "llama_cpp", target=target).verdict == "ok"
+
+
+@pytest.mark.parametrize(
+    ("layout", "edits", "excluded"),
+    [
+        ("sglang", {}, False),
+        ("sglang", {"architectures": ["LlamaForCausalLMEagle3"]}, True),
+        ("sglang", {"speculators_model_type": "eagle3"}, True),
+        ("vllm", {}, True),  # the layer is called layers.0
+    ],
+)
+def test_the_form_of_the_first_published_drafters(
+    tmp_path: Path, layout: str, edits: dict, excluded: bool
+) -> None:
+    """One layer called midlayer, the name of the target's class, no layer ids: such a file fitted two forms as well."""
+    ids = "eagle_config" if layout == "sglang" else "eagle_aux_hidden_state_layer_ids"
+    plain = {"architectures": [LLAMA], ids: ABSENT}
+    source = build(tmp_path / "in", layout, edits={**plain, **edits})
+    found = {c.layout: c for c in ranked(load_registry(), read_folder(source), config_of(source))}
+    assert (found["lmdeploy"].excluded is not None) is excluded
+    if not excluded:
+        assert found["lmdeploy"].score == 3
+        assert found["lmdeploy"].score > max(c.score for name, c in found.items() if name != "lmdeploy")
+
+
+@pytest.mark.parametrize(
+    ("layout", "key"), [("sglang", "eagle_config"), ("vllm", "eagle_aux_hidden_state_layer_ids")]
+)
+def test_layer_ids_tell_the_other_forms_apart(tmp_path: Path, layout: str, key: str) -> None:
+    """The same file with layer ids where one of the others keeps them is theirs."""
+    ids = config_of(build(tmp_path / "other", layout))[key]
+    edits = {"architectures": [LLAMA], "eagle_config": ABSENT, key: ids}
+    source = build(tmp_path / "in", "sglang", edits=edits)
+    assert detect(load_registry(), read_folder(source), config_of(source)).layout == layout
