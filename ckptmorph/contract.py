@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ckptmorph import unread_ids
 from ckptmorph.canonical import Drafter, Request, Shaped, codec_context, environment
 from ckptmorph.facts import Known, active, cite
 from ckptmorph.findings import Finding, Severity, error, in_json, note, verdict_of, warning
@@ -64,8 +65,9 @@ class _Judging:
         self.captured: tuple[int, ...] | None = None
 
     def run(self) -> Prediction:
+        own = self.drafter.env if self.drafter else {}
         self.reading = read_as_engine(
-            self.registry, self.engine, self.release, self.config, set(self.tensors), self.ctx
+            self.registry, self.engine, self.release, self.config, set(self.tensors), self.ctx, own
         )
         self.findings += self.reading.findings
         if self.reading.form is not None:
@@ -92,7 +94,7 @@ class _Judging:
         values.update(
             {f"compared.{t}": compared[t].outcome if t in compared else "not-compared" for t in tables}
         )
-        self.env = Env(values, self.config, drafter)
+        self.env = Env(values, self.config, drafter, self.tensors)
 
     def _class_known(self) -> bool:
         form = self.reading.form
@@ -274,6 +276,13 @@ class _Judging:
                 )
             )
             return
+        if not capture.at or not covers(capture.versions, self.release):
+            said = unread_ids.judge(who, capture, rule, states, trained, self.ctx.n)
+            self.findings += [said] if said else []
+            # With an option, what will be captured is the user's to say.
+            open_ = said is not None and capture.option is not None
+            self.captured = None if states is None or open_ else tuple(states)
+            return
         if states is not None:
             self.captured = tuple(states)
         if ids is None:
@@ -353,7 +362,7 @@ class _Judging:
     def _no_rule(self, capture: Capture, who: str) -> None:
         target = self.ctx.target_class
         if target is None:
-            place, trained = capture.places[0].path, self._trained()
+            place, trained = unread_ids.place(capture), self._trained()
             if self._ids(capture) is None:
                 known = f"; the drafter was trained on {trained.value}" if trained else ""
                 text = f"{who} finds no layer ids in {place} and captures the default states of its target class{known}"

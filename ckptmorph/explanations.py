@@ -144,13 +144,15 @@ def _capture_rules(registry: Registry, source: Source, at: EngineAt) -> list[Rul
         registry, source.drafter.algorithm.algorithm, source.request, {}, source.drafter.facts
     )
     rule = rule_for(capture, context.target_class, at.known)
-    places = Rule(
-        text=f"ids are read from {', then '.join(p.path for p in capture.places)}; captured in {capture.order} order"
-    )
+    read = f"ids are read from {', then '.join(p.path for p in capture.places)}"
+    if not capture.at:
+        read = "no ids are read from the file" + (f"; {capture.option} names them" if capture.option else "")
+    places = Rule(text=f"{read}; captured in {capture.order} order")
     if rule is None:
         return [places, Rule(text=f"no rule is known for target class {context.target_class}")]
     cases = "; ".join(f"h = {c.h}" + (f" when {c.when}" if c.when else "") for c in rule.cases)
-    text = f"target class {context.target_class}: {cases}; states {rule.lowest} to {rule.highest}"
+    what = f"{cases}; states {rule.lowest} to {rule.highest}" if cases else f"always {rule.default}"
+    text = f"target class {context.target_class}: {what}"
     return [places, Rule(text=text, because=rule.because, versions=rule.versions, source=cite(rule.source))]
 
 

@@ -7,7 +7,7 @@ names it does not know and parameters nobody fills.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -49,20 +49,31 @@ class Treated(Value):
 
 
 class Env(dict[str, Any]):
-    """An expression environment that also answers ``has.PATH`` (present and not null) and ``null.PATH``."""
+    """An expression environment that also answers for the file at hand.
+
+    ``has.PATH``: the config has a value there that is not null. ``null.PATH``: it has an explicit null there.
+    ``in_file.NAME``: the file has a tensor of that name.
+    """
 
     def __init__(
-        self, values: Mapping[str, Any], config: Mapping[str, Any], drafter: Mapping[str, Any]
+        self,
+        values: Mapping[str, Any],
+        config: Mapping[str, Any],
+        drafter: Mapping[str, Any],
+        names: Collection[str] = (),
     ) -> None:
         super().__init__(values)
         self.update({f"drafter.{name}": value for name, value in drafter.items()})
-        self.config = config
+        self.config, self.names = config, names
 
     def __contains__(self, key: object) -> bool:
-        return super().__contains__(key) or (isinstance(key, str) and key.split(".")[0] in ("has", "null"))
+        of_file = isinstance(key, str) and key.split(".")[0] in ("has", "null", "in_file")
+        return super().__contains__(key) or of_file
 
     def __missing__(self, key: str) -> bool:
         kind, _, path = key.partition(".")
+        if kind == "in_file":
+            return path in self.names
         value = get_path(self.config, path)
         if kind == "has":
             return value is not ABSENT and value is not None
@@ -116,9 +127,19 @@ def pick_form(engine: Engine, release: str, config: Mapping[str, Any], names: se
 
 
 def read_as_engine(
-    registry: Registry, engine: Engine, release: str, config: Mapping[str, Any], names: set[str], ctx: Context
+    registry: Registry,
+    engine: Engine,
+    release: str,
+    config: Mapping[str, Any],
+    names: set[str],
+    ctx: Context,
+    drafter: Mapping[str, Any] | None = None,
 ) -> Reading:
-    """Read a config the way this engine release does."""
+    """Read a config the way this engine release does.
+
+    Args:
+        drafter: what the drafter itself says, for what is not read but given by the user to fit the drafter.
+    """
     form = pick_form(engine, release, config, names)
     if form is None:
         forms = ", ".join(
@@ -139,15 +160,16 @@ def read_as_engine(
     hub = registry.algorithm(engine.algorithm)
     entries = active(registry.entries(form.config), release)
     out = Reading(form)
-    dims: Mapping[str, Any] = Env(ctx.dims, config, {})
+    own = drafter or {}
+    dims: Mapping[str, Any] = Env(ctx.dims, config, own)
     for _ in range(2):  # the second time the dimensions are known, for codecs that need them
         context = Context(dims, ctx.n, ctx.target_class, ctx.captures, ctx.releases)
         said = read_config(hub, entries, config, context)
         out.facts = dict(said.values)
         for _ in range(3):  # defaults may build on each other
-            apply_defaults(hub, entries, Env(environment(hub, out.facts), config, {}), said)
+            apply_defaults(hub, entries, Env(environment(hub, out.facts), config, own), said)
             out.facts = {**said.defaults, **said.values}
-        dims = Env(environment(hub, out.facts), config, {})
+        dims = Env(environment(hub, out.facts), config, own)
     out.findings += said.findings
     out.findings += [
         _unread(engine, release, entry) for entry in _required_absent(entries, config, out.facts)

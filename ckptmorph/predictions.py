@@ -61,10 +61,12 @@ class EngineAt:
     def finding(self) -> Finding | None:
         if self.release == self.known:
             return None
+        later = parse_version(self.release), parse_version(newest(self.engine.releases))
         return warning(
             "unknown-release",
             f"{self.engine.engine} {self.release} was not looked at; the rules of {self.known} are used",
             where=self.release,
+            hint=self.engine.beyond if later[0] and later[1] and later[0] > later[1] else None,
             next=f"known releases: {self.engine.releases[0]} to {newest(self.engine.releases)}",
         )
 

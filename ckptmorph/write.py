@@ -129,7 +129,8 @@ class _Writing:
     def _wanted(self, canon: Canon, spelt: Spelling | None) -> Node | None:
         """The node to write, derived if the layout needs it and the drafter only implies it."""
         if canon.spec.when is not None and not parse(canon.spec.when).known(self.env):
-            return None
+            shape = canon.shape(self.env) if spelt is not None and spelt.line.identity else None
+            return None if shape is None else Fill(value="zeros", dtype=canon.spec.dtype, shape=shape)
         node = self.drafter.tensors.get(canon.name)
         if node is None and spelt is not None and not spelt.line.optional and spelt.name is not None:
             node = self.drafter.derivable.get(canon.name) or self._zeros(canon, spelt.line)

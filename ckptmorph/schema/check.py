@@ -134,8 +134,6 @@ def _check_engine(registry: Registry, engine: Engine) -> None:
         raise SchemaError(
             f"'capture' is for auxiliary states, and {hub.algorithm} has none", where=at.at(("capture", ""))
         )
-    if engine.capture is not None and not engine.capture.at:
-        raise SchemaError("an engine reads ids somewhere: name the place", where=at.at(("capture", "at")))
     for k, rule in enumerate(engine.capture.rules if engine.capture else []):
         texts = [text for case in rule.cases for text in (case.h, case.when)]
         for expr in [*texts, rule.lowest, rule.highest, rule.default]:

@@ -12,7 +12,7 @@ from ckptmorph.schema.positions import Positions
 from ckptmorph.schema.template import template
 
 # Answered by the config, the target or the drafter, not by the facts that an engine reads.
-_OPEN = ("has.", "null.", "target.", "compared.", "drafter.map_form")
+_OPEN = ("has.", "null.", "in_file.", "target.", "compared.", "drafter.map_form")
 PERMUTATIONS = ("rope_interleave", "rope_split")
 
 
@@ -110,6 +110,8 @@ def check_name(line: Name, text: str, covered: set[str], hub: Algorithm, at: Pos
 def _check_form(line: Name, text: str, covered: set[str], hub: Algorithm, at: Positions) -> None:
     if line.form is not None and any(hub.tensors[name].kind != "vocab_map" for name in covered):
         raise SchemaError(f"{text!r} is no vocabulary map, so it has no form", where=at.find(text))
+    if line.identity and any(hub.tensors[name].kind != "vocab_map" for name in covered):
+        raise SchemaError(f"{text!r} is no vocabulary map, so it has no identity", where=at.find(text))
     if line.concat is not None:
         if template(text).tail:
             raise SchemaError(f"{text!r}: joined tensors are named one by one", where=at.find(text))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from ckptmorph.schema.models import (
     Check,
@@ -80,7 +80,9 @@ class CaptureRule(Model):
 
     classes: list[str] | Literal["any"] = Field(description="target classes, or any")
     versions: VersionSpec | None = None
-    cases: list[Case] = Field(min_length=1, description="how an id becomes a state")
+    cases: list[Case] = Field(
+        default_factory=list, description="how an id becomes a state; none when no ids are ever given"
+    )
     lowest: ExprText = Field("0", description="lowest state captured")
     highest: ExprText = Field("n - 1", description="highest state captured; n is the target's layer count")
     default: ExprText | None = Field(None, description="states captured when the config names none")
@@ -101,13 +103,25 @@ class Capture(Model):
     """Where an engine reads auxiliary layer ids, and what they mean to it."""
 
     at: list[str | Place] = Field(
-        description="config paths, in the order they are tried; the first is written"
+        description="config paths, in the order they are tried; the first is written. Empty: no ids are read"
+    )
+    option: str | None = Field(
+        None,
+        description="option of the server that names the ids, for an engine that reads none from the file",
     )
     versions: VersionSpec | None = Field(None, description="releases that read them at all")
     order: Literal["ascending", "list"] = Field(
         "ascending", description="order of the captured states in fc's columns"
     )
     rules: list[CaptureRule] = Field(description="the first rule for the target's class counts")
+
+    @model_validator(mode="after")
+    def _whole(self) -> Capture:
+        if self.at and self.option is not None:
+            raise ValueError("'option' is for an engine that reads no ids from the file: 'at' must be empty")
+        if (self.at or self.option is not None) and not all(rule.cases for rule in self.rules):
+            raise ValueError("each rule needs 'cases', where ids are given")
+        return self
 
     @property
     def places(self) -> list[Place]:
@@ -175,6 +189,9 @@ class Engine(Model):
     algorithm: str = Field(description="the hub it belongs to")
     about: str = Field(description="how it loads, in words")
     releases: list[Release] = Field(min_length=1, description="releases that were looked at, oldest first")
+    beyond: str | None = Field(
+        None, description="what was seen in later code that belongs to no release we know, in words"
+    )
     forms: list[Form] = Field(description="the containers it reads; none when it loads no such drafter")
     prefixes: list[str] = Field(
         default_factory=list, description="prefixes that are tried in front of every name"

@@ -221,6 +221,9 @@ class Name(Model):
     )
     absent: bool = Field(False, description="this layout never holds the tensor")
     optional: bool = Field(False, description="written when there is one, not asked for")
+    identity: bool = Field(
+        False, description="of a vocabulary map: written even for a full vocabulary, as the identity"
+    )
     versions: VersionSpec | None = None
     because: str | None = Field(None, description="why this line is here")
     source: Sources | None = None

@@ -25,14 +25,14 @@ def shaped(shapes: Shapes) -> dict[str, Any]:
 
 
 @cache
-def meaning(geo: Geometry, **config: Any) -> Drafter:
+def meaning(geo: Geometry, ids: tuple[int, ...] = (2, 4, 5), **config: Any) -> Drafter:
     """What the drafter is, told in speculators' own form."""
     registry, shapes = load_registry(), speculators_shapes(geo)
     drafter = read_drafter(
         registry,
         registry.layout("eagle3", "speculators"),
         shaped(shapes),
-        speculators_config(geo, **config),
+        speculators_config(geo, ids, **config),
         lambda name: values(name, *shapes[name], geo),
         Request(),
     )

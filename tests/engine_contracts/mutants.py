@@ -127,3 +127,49 @@ def mutants(registry: Registry, engine: Engine) -> Iterator[Mutant]:
         words = f"{'.'.join(map(str, path))} ({about}): {here[path[-1]]!r} -> {value!r}"
         here[path[-1]] = value
         yield Mutant(words, Engine.model_validate(changed), some(concerned, engine.releases))
+
+
+RULES = (
+    "classes",
+    "config",
+    "names",
+    "unused",
+    "unknown",
+    "missing",
+    "provided",
+    "checks",
+    "rules",
+    "at",
+    "detect",
+)
+
+
+def absences(node: Any, path: Path, in_force: set[str]) -> Iterator[tuple[Path, set[str]]]:
+    """The path of every rule that can be left out, and the releases that it is in force for."""
+    if isinstance(node, list):
+        for k, item in enumerate(node):
+            here = (
+                {r for r in in_force if covers(item.get("versions"), r)}
+                if isinstance(item, dict)
+                else in_force
+            )
+            if path and path[-1] in RULES:
+                yield (*path, k), here
+            yield from absences(item, (*path, k), here)
+    elif isinstance(node, dict):
+        for key, value in node.items():
+            if key in ("forms", "capture", *RULES) or (path and isinstance(path[-1], int)):
+                yield from absences(value, (*path, key), in_force)
+
+
+def removals(registry: Registry, engine: Engine) -> Iterator[Mutant]:
+    """The contract without one of its rules, for every rule."""
+    data = plain(registry, engine)
+    for path, concerned in absences(data, (), set(engine.releases)):
+        changed = copy.deepcopy(data)
+        here = changed
+        for step in path[:-1]:
+            here = here[step]
+        gone = here.pop(path[-1])
+        words = f"{'.'.join(map(str, path))}: without {str(gone)[:90]}"
+        yield Mutant(words, Engine.model_validate(changed), some(concerned, engine.releases))

@@ -19,12 +19,16 @@ from ckptmorph.schema.registry import Registry, load_registry
 from tests.engine_contracts import (
     looking,
     test_capture_classes,
+    test_llama_cpp,
+    test_lmdeploy,
+    test_lmdeploy_eagle,
     test_readings,
     test_sglang,
     test_sglang_eagle,
+    test_tensorrt_llm,
     test_vllm,
 )
-from tests.engine_contracts.mutants import Mutant, mutants
+from tests.engine_contracts.mutants import Mutant, mutants, removals
 
 EVERY = os.environ.get("CKPTMORPH_MUTATIONS") == "all"
 SAMPLE = 61
@@ -100,3 +104,46 @@ def test_a_changed_rule_is_noticed(
             )
             print("\n".join(survivors))
     assert len(survivors) <= len(chosen) * 0.4, survivors
+
+
+# A bound or a clue behind another rule that decides first: the contract means the same with it and without it.
+MEANS_THE_SAME = (
+    "(rope_theta): '<0.12.1' -> '<0.12.2'",
+    "(rope_scaling): '<0.12.1' -> '<0.12.2'",
+    "(norm_before_fc): '>=10454' -> '>=9976'",
+    "forms.1.detect.0: without {'config': 'speculators_model_type'",
+)
+
+OTHERS = [
+    ("eagle3", "lmdeploy", test_lmdeploy),
+    ("eagle3", "llama_cpp", test_llama_cpp),
+    ("eagle3", "tensorrt_llm", test_tensorrt_llm),
+    ("eagle", "lmdeploy", test_lmdeploy_eagle),
+]
+
+
+@pytest.mark.parametrize("make", [mutants, removals], ids=["changed", "removed"])
+@pytest.mark.parametrize(
+    ("algorithm", "name", "module"), OTHERS, ids=[f"{a}-{name}" for a, name, _ in OTHERS]
+)
+def test_a_rule_of_another_reader_that_is_wrong_or_gone_is_noticed(
+    algorithm: str,
+    name: str,
+    module: ModuleType,
+    make: Callable[..., Iterator[Mutant]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    registry = load_registry()
+    tests = list(calls(module))
+    made = list(make(registry, registry.engine(algorithm, name)))
+    chosen = made if EVERY else made[:: SAMPLE // 6]
+    assert len(chosen) > 3
+    survivors = [mutant.words for mutant in chosen if not noticed(mutant, tests, monkeypatch)]
+    if EVERY:
+        with capsys.disabled():
+            print(
+                f"\n{algorithm} {name}, {make.__name__}: {len(chosen) - len(survivors)} of {len(chosen)} noticed;"
+            )
+            print("\n".join(survivors))
+    assert [words for words in survivors if not any(same in words for same in MEANS_THE_SAME)] == []

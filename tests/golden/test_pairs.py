@@ -20,7 +20,7 @@ from ckptmorph.errors import CkptmorphError
 
 HERE = Path(__file__).parent
 FIXTURES = HERE.parent / "fixtures"
-FORMS = ("speculators", "sglang@0.5.9", "sglang@0.5.23", "vllm@0.33.0")
+FORMS = ("speculators", "sglang@0.5.9", "sglang@0.5.23", "vllm@0.33.0", "lmdeploy@0.18.0")
 DRAFTERS = (
     "speculators-0.3.0-eagle3",
     "speculators-0.3.0-eagle3-2layers",
@@ -87,6 +87,7 @@ NAMES = {
     "speculators": {"first": "layers.0.", "second_norm": "layers.1.input_layernorm.weight"},
     "sglang": {"first": "midlayer.", "second_norm": "layers.1.hidden_norm.weight"},
     "vllm": {"first": "layers.0.", "second_norm": "layers.1.input_layernorm.weight"},
+    "lmdeploy": {"first": "midlayer."},
 }
 
 
@@ -96,8 +97,9 @@ NAMES = {
 def test_the_golden_files_agree_with_the_readers(file):
     """An independent look at the expectations themselves, so that a wrong golden file cannot bless a wrong output.
 
-    Layer 0 is midlayer.* for SGLang and layers.0.* elsewhere; the ids are h - 1 for SGLang's ordinary targets and
-    h elsewhere; vLLM counts states in num_aux_hidden_states; a map is there exactly when the head is pruned.
+    Layer 0 is midlayer.* for SGLang and LMDeploy, layers.0.* elsewhere; the ids are h - 1 for SGLang's ordinary
+    targets and h elsewhere; vLLM counts states in num_aux_hidden_states; LMDeploy takes one layer under the name of
+    its target's class; a map is there exactly when the head is pruned.
     """
     golden = json.loads(file.read_text())
     if "closed_by" in golden:
@@ -116,6 +118,7 @@ def test_the_golden_files_agree_with_the_readers(file):
     where = {
         "speculators": config.get("eagle_aux_hidden_state_layer_ids"),
         "vllm": config.get("eagle_aux_hidden_state_layer_ids"),
+        "lmdeploy": config.get("eagle_aux_hidden_state_layer_ids"),
         "sglang": config.get("eagle_config", {}).get("eagle_aux_hidden_state_layer_ids"),
     }[layout]
     assert where == [h - 1 for h in states] if layout == "sglang" else where == states
@@ -124,6 +127,7 @@ def test_the_golden_files_agree_with_the_readers(file):
     assert ("d2t" in names) is pruned
     assert "norm_before_residual" in config
     assert layout != "vllm" or config["num_aux_hidden_states"] == 3
+    assert layout != "lmdeploy" or (not many and config["architectures"] == ["LlamaForCausalLM"])
     assert layout == "speculators" or "target_hidden_size" not in config
     theta = layer.get("rope_theta") or layer["rope_parameters"]["rope_theta"]
     assert theta == 1000000.0

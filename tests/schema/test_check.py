@@ -329,3 +329,23 @@ def test_a_file_that_is_no_yaml(tmp_path: Path) -> None:
     path = tmp_path / "f.yaml"
     path.write_text("a: [1\n")
     assert [f.code for f in checked(path).findings] == ["bad-yaml"]
+
+
+def test_ids_come_from_the_file_or_from_an_option(tmp_path: Path) -> None:
+    folder, _ = edited(tmp_path, "engine.yaml", "  at: [odd.taps]\n", "  at: [odd.taps]\n  option: --taps\n")
+    assert "'at' must be empty" in refused_together(folder).message
+
+
+def test_where_ids_are_given_each_rule_says_what_they_mean(tmp_path: Path) -> None:
+    folder, _ = edited(tmp_path, "engine.yaml", "      cases: [{h: id + 1}]\n", "")
+    assert "each rule needs 'cases'" in refused_together(folder).message
+
+
+def test_only_a_vocabulary_map_has_an_identity(tmp_path: Path) -> None:
+    old = "{tensor: norm.weight, name: net.norm, shape: [1, H]}"
+    folder, line = edited(
+        tmp_path, "layout.yaml", old, "{tensor: norm.weight, name: net.norm, identity: true}"
+    )
+    error = refused_together(folder)
+    assert error.message == "'norm.weight' is no vocabulary map, so it has no identity"
+    assert str(error.where).startswith(f"{folder}/layout.yaml:{line}:")

@@ -16,8 +16,22 @@ STRANGER = Path(__file__).parent / "stranger"
 def test_what_is_built_in() -> None:
     registry = load_registry()
     assert set(registry.algorithms) == {"eagle", "eagle3"}
-    assert registry.layout_names() == ["safeailab", "sglang", "sglang-mistral", "speculators", "vllm"]
-    assert registry.engine_names() == ["sglang", "speculators", "vllm"]
+    assert registry.layout_names() == [
+        "lmdeploy",
+        "safeailab",
+        "sglang",
+        "sglang-mistral",
+        "speculators",
+        "vllm",
+    ]
+    assert registry.engine_names() == [
+        "llama_cpp",
+        "lmdeploy",
+        "sglang",
+        "speculators",
+        "tensorrt_llm",
+        "vllm",
+    ]
 
 
 def test_digests_are_those_of_the_files() -> None:

@@ -104,3 +104,48 @@ def test_the_command_exits_1_on_drift_and_0_without(package, capsys):
     edit(package, "config.hidden_act", "config.activation")
     assert main(["sglang", str(package), "--release", RELEASE, "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["vanished_fields"] == ["hidden_act"]
+
+
+# --- LMDeploy ---------------------------------------------------------------------------------------------------------
+
+LMDEPLOY = """
+class Drafter:
+    def __init__(self, config):
+        self.sizes = config.hidden_size, config.intermediate_size, config.num_attention_heads, config.vocab_size
+        self.more = config.num_key_value_heads, config.num_hidden_layers, config.draft_vocab_size, config.rms_norm_eps
+        self.head_dim = getattr(config, 'head_dim', None)
+        self.width = getattr(config, 'target_hidden_size', None)
+        self.bias = config.attention_bias or getattr(config, 'mlp_bias', False)
+
+    def load_weights(self, weights):
+        for name, tensor in weights:
+            if 'd2t' in name or 't2d' in name or 'midlayer' in name or self.config.tie_word_embeddings:
+                continue
+            if 'rotary_emb.inv_freq' in name or 'rotary_emb.cos_cached' in name or 'rotary_emb.sin_cached' in name:
+                continue
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kind", "found"),
+    [
+        ("", "", None, None),
+        ("'midlayer'", "'decoder.layer'", "unknown_names", "decoder.layer"),
+        ("'midlayer'", "'decoder.layer'", "vanished_names", "midlayer"),
+        ("config.rms_norm_eps", "config.rms_norm_epsilon", "unknown_fields", "rms_norm_epsilon"),
+        ("config.draft_vocab_size", "config.vocab_size", "vanished_fields", "draft_vocab_size"),
+    ],
+)
+def test_planted_drift_in_lmdeploy(
+    tmp_path: Path, old: str, new: str, kind: str | None, found: str | None
+) -> None:
+    registry = load_registry()
+    engine = registry.engine("eagle3", "lmdeploy")
+    for scan in engine.scan:
+        path = tmp_path / scan.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("" if scan.mentions_only else LMDEPLOY.replace(old, new))
+    result = drift(registry, engine, tmp_path, "0.18.0")
+    assert result.any is (kind is not None)
+    if kind is not None:
+        assert found in [item if isinstance(item, str) else item[0] for item in getattr(result, kind)]
