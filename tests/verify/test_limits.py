@@ -179,7 +179,7 @@ def test_what_was_trained_can_be_said_to_verify_and_inspect(tmp_path: Path) -> N
     assumed = api.inspect(source, target=target, assume_default=True).facts["aux_states"]
     assert assumed.value == [2, 18, 33] and assumed.evidence.kind == "assumed"
     rows = api.verify_all(source, target=target, aux_states=[2, 18, 33]).rows
-    assert {r.engine for r in rows if r.verdict == "ok"} == {"vllm"}
+    assert {r.engine for r in rows if r.verdict == "ok"} == {"llama_cpp", "vllm"}
     why = api.explain(source, "aux-states", engine="vllm", target=target, aux_states=[3, 18, 33])
     assert why.drafter == [3, 18, 33]
 
