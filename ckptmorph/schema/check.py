@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from ckptmorph.errors import SchemaError, did_you_mean
 from ckptmorph.schema.check_names import check_expr_names, check_hub, check_name, unknown
 from ckptmorph.schema.codecs import CODECS
-from ckptmorph.schema.engines import Engine
+from ckptmorph.schema.engines import CaptureRule, Engine
 from ckptmorph.schema.kinds import KINDS
 from ckptmorph.schema.models import SCHEMA_VERSION, Algorithm, Entry, Line, Model, Name, Use
 from ckptmorph.schema.positions import Positions, read_yaml
@@ -94,6 +94,8 @@ def cross_check(registry: Registry) -> None:
             _check_expr(loss.when, hub, at)
     for engine in registry.engines.values():
         _check_engine(registry, engine)
+    for shared in registry.capture_rules.values():
+        _check_capture(shared.rules, registry.positions_of(shared))
     for hub in registry.algorithms.values():
         check_hub(hub, registry.positions_of(hub))
 
@@ -117,9 +119,15 @@ def _check_engine(registry: Registry, engine: Engine) -> None:
     ]
     for text in conditions:
         _check_expr(text or "true", hub, at)
-    for capture in engine.capture.rules:
-        texts = [text for case in capture.cases for text in (case.h, case.when)]
-        for expr in [*texts, capture.lowest, capture.highest, capture.default]:
+    if engine.capture.use is not None and engine.capture.use not in registry.capture_rules:
+        unknown("set of capture rules", engine.capture.use, registry.capture_rules, at)
+    _check_capture(engine.capture.rules, at)
+
+
+def _check_capture(rules: Iterable[CaptureRule], at: Positions) -> None:
+    for rule in rules:
+        texts = [text for case in rule.cases for text in (case.h, case.when)]
+        for expr in [*texts, rule.lowest, rule.highest, rule.default]:
             check_expr_names(expr or "0", {"n", "id", "ids"}, at)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from ckptmorph.schema.models import (
     Check,
@@ -79,6 +79,15 @@ class CaptureRule(Model):
     source: Sources
 
 
+class CaptureRules(Model):
+    """Capture rules that several contracts of one engine share: its target models are the same for all drafters."""
+
+    schema_version: Literal[1] = Field(description="version of this language")
+    capture_rules: str = Field(description="name of the set")
+    about: str = Field(description="what it is, in words")
+    rules: list[CaptureRule] = Field(description="the first rule for the target's class counts")
+
+
 class Place(Model):
     """A config path where ids are read; ``warn`` says what to watch out for when they stand only here."""
 
@@ -97,7 +106,16 @@ class Capture(Model):
     order: Literal["ascending", "list"] = Field(
         "ascending", description="order of the captured states in fc's columns"
     )
-    rules: list[CaptureRule] = Field(description="the first rule for the target's class counts")
+    rules: list[CaptureRule] = Field(
+        default_factory=list, description="the first rule for the target's class counts"
+    )
+    use: str | None = Field(None, description="a set of capture rules that come after these")
+
+    @model_validator(mode="after")
+    def _whole(self) -> Capture:
+        if not self.rules and self.use is None:
+            raise ValueError("a capture has 'rules', or takes them with 'use'")
+        return self
 
     @property
     def places(self) -> list[Place]:

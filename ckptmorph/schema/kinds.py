@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ckptmorph.schema.engines import Engine
+from ckptmorph.schema.engines import CaptureRules, Engine
 from ckptmorph.schema.models import Algorithm, Fragment, Layout, Model, TargetReading, Wrappers
 
 # Which key tells the kind of a file; the order matters, since layouts and engines also name their algorithm.
@@ -11,6 +11,7 @@ KINDS: dict[str, type[Model]] = {
     "engine": Engine,
     "layout": Layout,
     "fragment": Fragment,
+    "capture_rules": CaptureRules,
     "target": TargetReading,
     "algorithm": Algorithm,
 }
