@@ -27,7 +27,10 @@ class Match(Model):
     contains: str | None = Field(None, description="the name contains this text")
     starts: str | None = Field(None, description="the name starts with this text")
     ends: str | None = Field(None, description="the name ends with this text")
-    does: Literal["ignored", "dropped"] = Field("ignored", description="skipped on purpose, or lost")
+    does: Literal["ignored", "dropped", "raises"] = Field(
+        "ignored", description="skipped on purpose, lost, or stops the engine"
+    )
+    logged: bool = Field(False, description="the engine says in its log that it drops the tensor")
     versions: VersionSpec | None = None
     when: ExprText | None = Field(None, description="only when this holds")
     because: Reason
@@ -38,6 +41,7 @@ class Policy(Model):
     """What an engine does with a tensor that fits no rule."""
 
     does: Literal["drop", "raise", "random", "ones", "zeros"] = Field(description="what happens")
+    logged: bool = Field(False, description="the engine says in its log that it drops the tensor")
     tensor: NameText | None = Field(None, description="only for these parameters")
     versions: VersionSpec | None = None
     because: Reason
