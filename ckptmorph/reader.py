@@ -90,7 +90,18 @@ class _Reading:
         self.drafter.findings += compare_config(self.hub.dims, self._stated(early), at, self.solved)
         self._given_against_tensors()
         if not self.matched.unexpected:
-            self.drafter.findings += undetermined(self.hub.dims, self.solved)
+            self.drafter.findings += undetermined(self.hub.dims, self.solved, self._needed())
+
+    def _needed(self) -> set[str]:
+        """The dimensions of tensors that are here or must be: all but those of optional parts that are absent."""
+        here = {canon.spec.shown for canon, _, _ in self.matched.found.values()}
+        shapes = [
+            parse(str(size))
+            for spec in self.hub.tensors.values()
+            for size in spec.shape
+            if spec.shown is None or spec.shown in here
+        ]
+        return {name for expr in shapes for name in expr.names} | {s.count for s in self.hub.index.values()}
 
     @staticmethod
     def _mask_names(matched: Matched) -> set[str]:
