@@ -13,12 +13,11 @@ from ckptmorph.compare import Difference, compare
 from ckptmorph.conditions import conditions_of
 from ckptmorph.contract import predict
 from ckptmorph.detect import ranked
-from ckptmorph.errors import UsageError
 from ckptmorph.execute import execute
 from ckptmorph.explanations import Explanation
 from ckptmorph.explanations import explain as explained
 from ckptmorph.findings import Finding, Severity, by_severity, verdict_of
-from ckptmorph.graphs import edges_of, layout_node, search
+from ckptmorph.graphs import edges_of, layout_node, search, start_of
 from ckptmorph.matrix import Matrix, matrix
 from ckptmorph.planner import compose_for, evaluator, goals, make_plan
 from ckptmorph.plans import Plan, Report
@@ -345,8 +344,10 @@ def graph(
         return GraphView(nodes=nodes, edges=edges)
     wish = _wish(to, from_=from_, target=target, target_arch=target_arch, facts=facts, aux_states=aux_states)
     source = open_source(registry, open_folder(Path(drafter)), wish) if drafter is not None else None
-    name = source.layout.layout if source else split_release(from_ or "")[0]
-    algorithm = source.layout.algorithm if source else _algorithm_with(registry, name, split_release(to)[0])
+    if source is not None:
+        algorithm, name = source.layout.algorithm, source.layout.layout
+    else:
+        algorithm, name = start_of(registry, split_release(from_ or "")[0], split_release(to)[0])
     start = layout_node(algorithm, name)
     wanted = goals(registry, algorithm, wish)
     tried = [(goal, compose_for(registry, source, goal, wish) if source else None) for goal in wanted]
@@ -374,21 +375,6 @@ def graph(
         nodes=nodes, edges=edges, start=start, goal=to, route=route, closed=tuple(closed),
         conditions=tuple(condition.text for condition in asked),
     )  # fmt: skip
-
-
-def _algorithm_with(registry: Registry, layout: str, goal: str) -> str:
-    for algorithm in sorted(registry.algorithms):
-        if (algorithm, layout) in registry.layouts and (
-            (algorithm, goal) in registry.engines or (algorithm, goal) in registry.layouts
-        ):
-            return algorithm
-    registry_names = registry.layout_names()
-    raise UsageError(
-        f"no algorithm has both a layout {layout!r} and {goal!r}",
-        code="unknown-layout",
-        hint=f"layouts: {', '.join(registry_names)}",
-        next="ckptmorph schemas list",
-    )
 
 
 __all__ = ["convert", "diff", "explain", "graph", "inspect", "plan", "restore", "verify", "verify_all"]

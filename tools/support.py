@@ -60,7 +60,9 @@ def releases_reading(engine: Engine, layout: str) -> str | None:
         release
         for release in engine.releases
         for form in engine.forms
-        if form.layout == layout and covers(form.versions, release)
+        if form.layout == layout
+        and covers(form.versions, release)
+        and any(covers(one.versions, release) for one in form.classes)
     ]
     return f"{found[0]} to {newest(found)} ({len(found)})" if found else None
 
