@@ -221,3 +221,9 @@ def test_a_wrong_set_is_refused_where_it_stands(
 def test_a_capture_without_rules_is_none() -> None:
     with pytest.raises(ValueError, match="'use'"):
         Capture(at=["x"])
+
+
+def test_contracts_of_one_engine_share_the_rules_of_its_targets() -> None:
+    engines = load_registry().engines
+    for name in ("sglang", "vllm"):
+        assert engines["eagle3", name].capture.rules == engines["eagle3_mla", name].capture.rules
