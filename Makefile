@@ -61,7 +61,7 @@ bench: $(RUN) ## Measure time and memory (BENCH_ARGS="--size 0.5 --runs 7"; 6 GB
 	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
 	@$(BIN)/python -m benchmarks.verify
 
-contracts: $(DEV) ## Compare a contract with an unpacked engine: make contracts ENGINE=name PACKAGE=dir [RELEASE=x] [ALGORITHM=eagle3]
+contracts: $(DEV) ## Compare a contract with an unpacked engine: make contracts ENGINE=name PACKAGE=dir [RELEASE=x] [ALGORITHM=y]
 	@$(BIN)/python -m tools.contracts $(ENGINE) $(PACKAGE) $(if $(RELEASE),--release $(RELEASE)) $(if $(ALGORITHM),--algorithm $(ALGORITHM))
 
 docs: $(DEV) ## Regenerate what is generated: JSON Schema, CLI reference, support matrix, output in the README

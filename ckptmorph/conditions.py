@@ -42,7 +42,9 @@ def conditions_of(
         if form.layout != layout or not covers(form.versions, release):
             continue
         for entry in registry.entries(form.config):
-            if entry.has_fixed and entry.code and covers(entry.versions, release):
+            if not covers(entry.versions, release) or entry.severity != "error":
+                continue
+            if entry.has_fixed and entry.code:
                 value = entry.fixed if isinstance(entry.fixed, str) else in_json(entry.fixed)
                 must = f"{entry.fact} must be {value.removeprefix('=')}"
                 yield Condition(entry.code, must, entry.because or "", entry.versions, entry.acceptable)

@@ -202,9 +202,8 @@ class _Judging:
             return error("engine-raises", f"{who} raises on {item.name}", next=self._convert(), **about)
         if item.fate == "dropped":
             say = error if meant else warning
-            return say(
-                "tensor-dropped", f"{who} drops {item.name} without a word", next=self._convert(), **about
-            )
+            how = "with a line in its log" if item.logged else "without a word"
+            return say("tensor-dropped", f"{who} drops {item.name} {how}", next=self._convert(), **about)
         if item.fate == "from_target":
             return note("taken-from-target", f"{who} takes {item.parameter} from the target model", **about)
         return None

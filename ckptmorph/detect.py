@@ -46,9 +46,17 @@ class Detection(Value):
 
 def score(registry: Registry, layout: Layout, names: Iterable[str], config: Mapping[str, Any]) -> Candidate:
     """Score one layout."""
+    return _scored(registry, layout, names, config)[0]
+
+
+def _scored(
+    registry: Registry, layout: Layout, names: Iterable[str], config: Mapping[str, Any]
+) -> tuple[Candidate, list[str]]:
+    """A layout's score, and the telling tensors of its algorithm that are not there."""
     hub = registry.algorithm(layout.algorithm)
-    wrappers = registry.wrapper_prefixes()
-    short = set(strip_prefixes(names, wrappers, layout.prefixes).real)
+    short = set(strip_prefixes(names, registry.wrapper_prefixes(), layout.prefixes).real)
+    families = {canon.family for canon, _, _ in match(hub, layout, short, {}).found.values()}
+    lacking = [name for name in hub.identity if name not in families]
     found: list[str] = []
     total = 0
     for clue in layout.detect:
@@ -57,21 +65,15 @@ def score(registry: Registry, layout: Layout, names: Iterable[str], config: Mapp
             if clue.weight:
                 found.append(clue_words(clue))
         elif clue.must:
-            return Candidate(
-                algorithm=layout.algorithm,
-                layout=layout.layout,
-                score=0,
-                excluded=f"not so: {clue_words(clue)}",
-            )
-    matched = match(hub, layout, short, {})
-    families = {canon.family for canon, _, _ in matched.found.values()}
-    lacking = [name for name in hub.identity if name not in families]
+            return _excluded(layout, f"not so: {clue_words(clue)}"), lacking
     if lacking and total < STRONG:
-        return Candidate(
-            algorithm=layout.algorithm, layout=layout.layout, score=0, found=tuple(found),
-            excluded=f"no tensor {', '.join(lacking)}",
-        )  # fmt: skip
-    return Candidate(algorithm=layout.algorithm, layout=layout.layout, score=total, found=tuple(found))
+        return _excluded(layout, f"no tensor {', '.join(lacking)}", tuple(found)), lacking
+    candidate = Candidate(algorithm=layout.algorithm, layout=layout.layout, score=total, found=tuple(found))
+    return candidate, lacking
+
+
+def _excluded(layout: Layout, why: str, found: tuple[str, ...] = ()) -> Candidate:
+    return Candidate(algorithm=layout.algorithm, layout=layout.layout, score=0, found=found, excluded=why)
 
 
 def detect(registry: Registry, names: Iterable[str], config: Mapping[str, Any]) -> Detection:
@@ -109,7 +111,15 @@ def detect(registry: Registry, names: Iterable[str], config: Mapping[str, Any]) 
 
 
 def ranked(registry: Registry, names: Iterable[str], config: Mapping[str, Any]) -> list[Candidate]:
-    """All layouts with their scores, best first, then by name."""
+    """All layouts with their scores, best first, then by name.
+
+    Marks alone are weak: where one algorithm's telling tensors are all there, those that lack theirs are out.
+    """
     known = list(names)
-    found = [score(registry, layout, known, config) for layout in registry.layouts.values()]
+    found: list[Candidate] = []
+    scored = [(layout, *_scored(registry, layout, known, config)) for layout in registry.layouts.values()]
+    sure = any(one.score > 0 and not lacking for _, one, lacking in scored)
+    for layout, one, lacking in scored:
+        out = sure and lacking and one.score > 0
+        found.append(_excluded(layout, f"no tensor {', '.join(lacking)}", one.found) if out else one)
     return sorted(found, key=lambda c: (-c.score, c.algorithm, c.layout))

@@ -158,8 +158,8 @@ def compare_config(
     ]
 
 
-def undetermined(symbols: Mapping[str, str], solved: Solved) -> list[Finding]:
-    """One error per dimension that nothing decides."""
+def undetermined(symbols: Mapping[str, str], solved: Solved, needed: set[str]) -> list[Finding]:
+    """One error per dimension that nothing decides. A dimension of an absent part alone may stay open."""
     return [
         error(
             "undetermined-dimension",
@@ -168,5 +168,5 @@ def undetermined(symbols: Mapping[str, str], solved: Solved) -> list[Finding]:
             next=f"--set {fact}=N",
         )
         for symbol, fact in symbols.items()
-        if symbol not in solved.values
+        if symbol in needed and symbol not in solved.values
     ]

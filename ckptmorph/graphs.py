@@ -11,6 +11,7 @@ import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from ckptmorph.errors import UsageError
 from ckptmorph.findings import Finding
 from ckptmorph.schema.registry import Registry
 
@@ -130,3 +131,29 @@ def _path(came: dict[str, str], start: str, end: str) -> list[str]:
     while nodes[-1] != start:
         nodes.append(came[nodes[-1]])
     return [node.removeprefix(_MARK) for node in nodes[::-1]]
+
+
+def start_of(registry: Registry, start: str, goal: str) -> tuple[str, str]:
+    """Algorithm and layout of ``LAYOUT`` or ``ALGORITHM/LAYOUT``, where that algorithm knows the goal."""
+    one, _, layout = start.rpartition("/")
+    known = [
+        algorithm
+        for algorithm in sorted(registry.algorithms)
+        if one in ("", algorithm)
+        and (algorithm, layout) in registry.layouts
+        and ((algorithm, goal) in registry.engines or (algorithm, goal) in registry.layouts)
+    ]
+    if len(known) == 1:
+        return known[0], layout
+    if known:
+        raise UsageError(
+            f"{len(known)} algorithms have a layout {layout!r} and {goal!r}: {', '.join(known)}",
+            code="ambiguous-algorithm",
+            next=f"--from {known[0]}/{layout}, or name a drafter",
+        )
+    raise UsageError(
+        f"no algorithm has both a layout {start!r} and {goal!r}",
+        code="unknown-layout",
+        hint=f"layouts: {', '.join(registry.layout_names())}",
+        next="ckptmorph schemas list",
+    )

@@ -37,6 +37,7 @@ class Treated(Value):
         fate: loaded, ignored on purpose, dropped silently, missing, misshapen, from_target, or raises.
         parameter: canonical name of the parameter.
         why: the rule in words, when it is not simply loaded.
+        logged: the engine says in its log that it drops the tensor.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Treated(Value):
     expected: tuple[int, ...] | None = None
     got: tuple[int, ...] | None = None
     source: str | None = None
+    logged: bool = False
 
 
 class Env(dict[str, Any]):
@@ -342,7 +344,13 @@ class TensorPrediction:
     def _stray(self, name: str) -> Treated:
         for match in self.engine.unused:
             if covers(match.versions, self.release) and holds(match.when, self.env) and _matches(match, name):
-                return Treated(name=name, fate=match.does, why=match.because, source=cite(match.source))
+                return Treated(
+                    name=name,
+                    fate=match.does,
+                    why=match.because,
+                    source=cite(match.source),
+                    logged=match.logged,
+                )
         policy = self._policy(self.engine.unknown, None)
         fate: Fate = "raises" if policy is not None and policy.does == "raise" else "dropped"
         return Treated(
@@ -350,6 +358,7 @@ class TensorPrediction:
             fate=fate,
             why=policy.because if policy else None,
             source=cite(policy.source) if policy else None,
+            logged=policy is not None and policy.logged,
         )
 
 

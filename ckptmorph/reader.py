@@ -96,13 +96,24 @@ class _Reading:
         self.drafter.findings += compare_config(self.hub.dims, self._stated(early), at, self.solved)
         self._given_against_tensors()
         if not self.matched.unexpected:
-            self.drafter.findings += undetermined(self.hub.dims, self.solved)
+            self.drafter.findings += undetermined(self.hub.dims, self.solved, self._needed())
         certain = {name for name, known in self.request.trusted.items() if known.value is True}
         take_out_zeros(self.matched, certain, self._is_zero)
 
     def _is_zero(self, name: str) -> bool:
         small = prod(self.tensors[name].shape) <= MAX_BIAS
         return small and not self.read(self.real[name]).strip(b"\0")
+
+    def _needed(self) -> set[str]:
+        """The dimensions of tensors that are here or must be: all but those of optional parts that are absent."""
+        here = {canon.spec.shown for canon, _, _ in self.matched.found.values()}
+        shapes = [
+            parse(str(size))
+            for spec in self.hub.tensors.values()
+            for size in spec.shape
+            if spec.shown is None or spec.shown in here
+        ]
+        return {name for expr in shapes for name in expr.names} | {s.count for s in self.hub.index.values()}
 
     @staticmethod
     def _mask_names(matched: Matched) -> set[str]:

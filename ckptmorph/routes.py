@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ckptmorph.conditions import conditions_of
-from ckptmorph.errors import UsageError
 from ckptmorph.findings import Finding
-from ckptmorph.graphs import edges_of, layout_node, search
+from ckptmorph.graphs import edges_of, layout_node, search, start_of
 from ckptmorph.planner import compose_for, evaluator, goals
 from ckptmorph.results import Destination, EdgeView, GraphView
 from ckptmorph.schema.registry import Registry
@@ -61,10 +60,10 @@ def routed(registry: Registry, source: Source | None, wish: Wish) -> GraphView:
     Raises UsageError when no algorithm has both names.
     """
     known, whole = edges_of(registry), everything(registry)
-    name = source.layout.layout if source else split_release(wish.from_ or "")[0]
-    algorithm = (
-        source.layout.algorithm if source else _algorithm_with(registry, name, split_release(wish.to)[0])
-    )
+    if source is not None:
+        algorithm, name = source.layout.algorithm, source.layout.layout
+    else:
+        algorithm, name = start_of(registry, split_release(wish.from_ or "")[0], split_release(wish.to)[0])
     start = layout_node(algorithm, name)
     wanted = goals(registry, algorithm, wish)
     tried = [(goal, compose_for(registry, source, goal, wish) if source else None) for goal in wanted]
@@ -92,18 +91,3 @@ def routed(registry: Registry, source: Source | None, wish: Wish) -> GraphView:
         nodes=whole.nodes, edges=whole.edges, start=start, goal=wish.to, route=route, closed=tuple(closed),
         conditions=tuple(condition.text for condition in asked),
     )  # fmt: skip
-
-
-def _algorithm_with(registry: Registry, layout: str, goal: str) -> str:
-    for algorithm in sorted(registry.algorithms):
-        if (algorithm, layout) in registry.layouts and (
-            (algorithm, goal) in registry.engines or (algorithm, goal) in registry.layouts
-        ):
-            return algorithm
-    registry_names = registry.layout_names()
-    raise UsageError(
-        f"no algorithm has both a layout {layout!r} and {goal!r}",
-        code="unknown-layout",
-        hint=f"layouts: {', '.join(registry_names)}",
-        next="ckptmorph schemas list",
-    )

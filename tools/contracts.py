@@ -5,7 +5,9 @@ dependencies. Two things are extracted from the files that a contract names unde
 that are read, and the text constants of the functions that map tensor names. Neither proves that a contract is
 right; a difference shows where somebody has to look.
 
-    python -m tools.contracts ENGINE PACKAGE_FOLDER [--release X] [--json]
+    python -m tools.contracts ENGINE PACKAGE_FOLDER [--algorithm NAME] [--release X] [--json]
+
+An engine has one contract for each algorithm; without ``--algorithm`` all of them are compared.
 """
 
 from __future__ import annotations
@@ -43,6 +45,7 @@ class Drift:
     """The differences. Each list holds (name, place or reason)."""
 
     engine: str
+    algorithm: str
     release: str
     unknown_fields: list[tuple[str, str]] = field(default_factory=list)
     vanished_fields: list[str] = field(default_factory=list)
@@ -158,7 +161,7 @@ def _covered(text: str, known: Iterable[str]) -> bool:
 
 def drift(registry: Registry, engine: Engine, package: Path, release: str) -> Drift:
     """Compare a contract with an unpacked package."""
-    out = Drift(engine.engine, release)
+    out = Drift(engine.engine, engine.algorithm, release)
     found = extract(engine, package, release, out)
     fields, names = known_fields(registry, engine, release), known_names(registry, engine, release)
     left_out = {item.name for item in engine.left_out}
@@ -213,7 +216,8 @@ def _telling_names(engine: Engine, release: str) -> set[str]:
 
 def render(result: Drift) -> str:
     """The drift as text."""
-    lines = [f"{result.engine} {result.release}: {'drift' if result.any else 'no drift'}"]
+    found = "drift" if result.any else "no drift"
+    lines = [f"{result.engine} {result.release} ({result.algorithm}): {found}"]
     lines += [f"  file is gone: {path}" for path in result.absent_files]
     lines += [
         f"  the source reads a field the contract does not know: {n} ({w})" for n, w in result.unknown_fields
@@ -233,15 +237,20 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0] if __doc__ else None)
     parser.add_argument("engine")
     parser.add_argument("package", type=Path, help="folder of the unpacked package")
-    parser.add_argument("--algorithm", default="eagle3")
+    parser.add_argument("--algorithm", help="only the contract for this algorithm")
     parser.add_argument("--release", help="release of the package; the newest known one by default")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args(argv)
     registry = load_registry()
-    engine = registry.engine(args.algorithm, args.engine)
-    result = drift(registry, engine, args.package, args.release or newest(engine.releases))
-    sys.stdout.write(json.dumps(result.__dict__, indent=2) + "\n" if args.json else render(result))
-    return 1 if result.any else 0
+    engines = [e for e in registry.engines.values() if e.engine == args.engine]
+    if args.algorithm or not engines:
+        engines = [registry.engine(args.algorithm or next(iter(registry.algorithms)), args.engine)]
+    results = [drift(registry, e, args.package, args.release or newest(e.releases)) for e in engines]
+    if args.json:
+        sys.stdout.write(json.dumps([result.__dict__ for result in results], indent=2) + "\n")
+    else:
+        sys.stdout.write("".join(render(result) for result in results))
+    return 1 if any(result.any for result in results) else 0
 
 
 if __name__ == "__main__":

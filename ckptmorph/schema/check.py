@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from ckptmorph.errors import SchemaError, did_you_mean
 from ckptmorph.schema.check_names import check_expr_names, check_hub, check_name, unknown
 from ckptmorph.schema.codecs import CODECS
-from ckptmorph.schema.engines import Engine
+from ckptmorph.schema.engines import CaptureRule, Engine
 from ckptmorph.schema.expr import ExprError
 from ckptmorph.schema.kinds import KINDS
 from ckptmorph.schema.models import SCHEMA_VERSION, Algorithm, Entry, Line, Model, Name, Use
@@ -97,6 +97,8 @@ def cross_check(registry: Registry) -> None:
             _check_expr(loss.when, hub, at.within("losses", k))
     for engine in registry.engines.values():
         _check_engine(registry, engine)
+    for shared in registry.capture_rules.values():
+        _check_capture(shared.rules, registry.positions_of(shared).within("rules"))
     for hub in registry.algorithms.values():
         check_hub(hub, registry.positions_of(hub))
 
@@ -134,10 +136,18 @@ def _check_engine(registry: Registry, engine: Engine) -> None:
         raise SchemaError(
             f"'capture' is for auxiliary states, and {hub.algorithm} has none", where=at.at(("capture", ""))
         )
-    for k, rule in enumerate(engine.capture.rules if engine.capture else []):
+    if engine.capture is None:
+        return
+    if engine.capture.use is not None and engine.capture.use not in registry.capture_rules:
+        unknown("set of capture rules", engine.capture.use, registry.capture_rules, at.within("capture"))
+    _check_capture(engine.capture.rules, at.within("capture", "rules"))
+
+
+def _check_capture(rules: Iterable[CaptureRule], at: Positions) -> None:
+    for k, rule in enumerate(rules):
         texts = [text for case in rule.cases for text in (case.h, case.when)]
         for expr in [*texts, rule.lowest, rule.highest, rule.default]:
-            check_expr_names(expr or "0", {"n", "id", "ids"}, at.within("capture", "rules", k))
+            check_expr_names(expr or "0", {"n", "id", "ids"}, at.within(k))
 
 
 def _hub(registry: Registry, name: str, at: Positions) -> Algorithm:

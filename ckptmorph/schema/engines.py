@@ -37,7 +37,10 @@ class Match(Model):
     contains: str | None = Field(None, description="the name contains this text")
     starts: str | None = Field(None, description="the name starts with this text")
     ends: str | None = Field(None, description="the name ends with this text")
-    does: Literal["ignored", "dropped"] = Field("ignored", description="skipped on purpose, or lost")
+    does: Literal["ignored", "dropped", "raises"] = Field(
+        "ignored", description="skipped on purpose, lost, or stops the engine"
+    )
+    logged: bool = Field(False, description="the engine says in its log that it drops the tensor")
     versions: VersionSpec | None = None
     when: ExprText | None = Field(None, description="only when this holds")
     because: Reason
@@ -48,6 +51,7 @@ class Policy(Model):
     """What an engine does with a tensor that fits no rule."""
 
     does: Literal["drop", "raise", "random", "ones", "zeros"] = Field(description="what happens")
+    logged: bool = Field(False, description="the engine says in its log that it drops the tensor")
     tensor: NameText | None = Field(None, description="only for these parameters")
     versions: VersionSpec | None = None
     because: Reason
@@ -91,6 +95,15 @@ class CaptureRule(Model):
     source: Sources
 
 
+class CaptureRules(Model):
+    """Capture rules that several contracts of one engine share: its target models are the same for all drafters."""
+
+    schema_version: Literal[1] = Field(description="version of this language")
+    capture_rules: str = Field(description="name of the set")
+    about: str = Field(description="what it is, in words")
+    rules: list[CaptureRule] = Field(description="the first rule for the target's class counts")
+
+
 class Place(Model):
     """A config path where ids are read; ``warn`` says what to watch out for when they stand only here."""
 
@@ -113,10 +126,15 @@ class Capture(Model):
     order: Literal["ascending", "list"] = Field(
         "ascending", description="order of the captured states in fc's columns"
     )
-    rules: list[CaptureRule] = Field(description="the first rule for the target's class counts")
+    rules: list[CaptureRule] = Field(
+        default_factory=list, description="the first rule for the target's class counts"
+    )
+    use: str | None = Field(None, description="a set of capture rules that come after these")
 
     @model_validator(mode="after")
     def _whole(self) -> Capture:
+        if not self.rules and self.use is None:
+            raise ValueError("a capture has 'rules', or takes them with 'use'")
         if self.at and self.option is not None:
             raise ValueError("'option' is for an engine that reads no ids from the file: 'at' must be empty")
         if (self.at or self.option is not None) and not all(rule.cases for rule in self.rules):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ckptmorph.schema.engines import Engine
+from ckptmorph.schema.engines import CaptureRules, Engine
 from ckptmorph.schema.models import Algorithm, Fragment, Layout, Model, TargetReading, Wrappers
 from ckptmorph.schema.quantised import Quantisation
 
@@ -12,6 +12,7 @@ KINDS: dict[str, type[Model]] = {
     "engine": Engine,
     "layout": Layout,
     "fragment": Fragment,
+    "capture_rules": CaptureRules,
     "target": TargetReading,
     "quantisation": Quantisation,
     "algorithm": Algorithm,

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from ckptmorph.errors import SchemaError, UsageError, did_you_mean
 from ckptmorph.schema.check import cross_check, parse_file
-from ckptmorph.schema.engines import Engine
+from ckptmorph.schema.engines import CaptureRules, Engine
 from ckptmorph.schema.models import (
     Algorithm,
     Entry,
@@ -42,6 +42,7 @@ class Registry:
     layouts: dict[tuple[str, str], Layout] = field(default_factory=dict)
     engines: dict[tuple[str, str], Engine] = field(default_factory=dict)
     fragments: dict[str, Fragment] = field(default_factory=dict)
+    capture_rules: dict[str, CaptureRules] = field(default_factory=dict)
     targets: dict[str, TargetReading] = field(default_factory=dict)
     wrappers: dict[str, Wrappers] = field(default_factory=dict)
     quantisations: dict[str, Quantisation] = field(default_factory=dict)
@@ -160,6 +161,8 @@ def _key(value: Model) -> object:
         return value.fragment
     if isinstance(value, Quantisation):
         return value.quantisation
+    if isinstance(value, CaptureRules):
+        return value.capture_rules
     assert isinstance(value, TargetReading)
     return value.target
 
@@ -170,6 +173,7 @@ def _add(registry: Registry, value: Model, shown: str) -> None:
         Layout: registry.layouts,
         Engine: registry.engines,
         Fragment: registry.fragments,
+        CaptureRules: registry.capture_rules,
         TargetReading: registry.targets,
         Wrappers: registry.wrappers,
         Quantisation: registry.quantisations,
@@ -201,4 +205,14 @@ def load_registry(extra: tuple[Path, ...] = ()) -> Registry:
             _add(registry, value, name)
             registry.digests[name] = hashlib.sha256(path.read_bytes()).hexdigest()
     cross_check(registry)
+    registry.engines = {key: _with_rules(registry, engine) for key, engine in registry.engines.items()}
     return registry
+
+
+def _with_rules(registry: Registry, engine: Engine) -> Engine:
+    """An engine with the capture rules that it takes from a set behind its own."""
+    capture = engine.capture
+    if capture is None or capture.use is None:
+        return engine
+    rules = [*capture.rules, *registry.capture_rules[capture.use].rules]
+    return engine.model_copy(update={"capture": capture.model_copy(update={"rules": rules, "use": None})})

@@ -16,7 +16,7 @@ Path = tuple[Any, ...]
 FLIPS = {
     "does": {
         **{"drop": "raise", "raise": "drop", "random": "raise", "zeros": "raise"},
-        **{"ignored": "dropped", "dropped": "ignored"},
+        **{"ignored": "dropped", "dropped": "ignored", "raises": "dropped"},
     },
     "if_present": {"kept": "replaced", "replaced": "kept"},
     "if_absent": {"target": "random", "random": "target"},
@@ -101,12 +101,67 @@ def changes(
             yield here, f"not ({value})", in_force
         elif key in FLIPS and value in FLIPS[key]:
             yield here, FLIPS[key][value], in_force
-        elif key == "required":
+        elif key in ("required", "logged"):
             yield here, not value, in_force
         elif key == "default" and isinstance(value, str):
             yield here, "[1, 2, 3]", in_force
         else:
             yield from changes(value, here, releases, in_force)
+
+
+# Lists whose members are rules of their own: each can be taken out.
+LISTS = (
+    "config",
+    "names",
+    "unused",
+    "unknown",
+    "missing",
+    "provided",
+    "checks",
+    "classes",
+    "at",
+    "also_read",
+)
+LISTS += ("architectures",)
+
+
+def taken_out(
+    node: Any, path: Path, releases: list[str], in_force: set[str]
+) -> Iterator[tuple[Path, set[str]]]:
+    """Every (path of a rule, releases concerned)."""
+    if isinstance(node, list):
+        for k, item in enumerate(node):
+            yield from taken_out(item, (*path, k), releases, in_force)
+    if not isinstance(node, dict):
+        return
+    in_force = {r for r in in_force if covers(node.get("versions"), r)}
+    for key, value in node.items():
+        for k, item in enumerate(value) if key in LISTS and isinstance(value, list) else ():
+            spec = item.get("versions") if isinstance(item, dict) else None
+            yield (*path, key, k), {r for r in in_force if covers(spec, r)}
+        yield from taken_out(value, (*path, key), releases, in_force)
+
+
+def without_one(registry: Registry, engine: Engine) -> Iterator[Mutant]:
+    """The contract with each of its rules, places and spellings taken out; what leaves no contract is none."""
+    data = plain(registry, engine)
+    for path, concerned in taken_out(data, (), engine.releases, set(engine.releases)):
+        changed = copy.deepcopy(data)
+        here = changed
+        for step in path[:-1]:
+            here = here[step]
+        gone = here.pop(path[-1])
+        about = next((gone[k] for k in ABOUT if gone.get(k)), "") if isinstance(gone, dict) else gone
+        try:
+            mutant = Engine.model_validate(changed)
+        except ValueError:
+            continue
+        yield Mutant(
+            f"without {'.'.join(map(str, path))} ({about})", mutant, some(concerned, engine.releases)
+        )
+
+
+ABOUT = ("fact", "tensor", "code", "exact", "contains", "starts", "ends", "does", "path")
 
 
 def some(releases: set[str], order: list[str]) -> frozenset[str]:

@@ -22,13 +22,15 @@ from tests.engine_contracts import (
     test_llama_cpp,
     test_lmdeploy,
     test_lmdeploy_eagle,
+    test_mla_sglang,
+    test_mla_vllm,
     test_readings,
     test_sglang,
     test_sglang_eagle,
     test_tensorrt_llm,
     test_vllm,
 )
-from tests.engine_contracts.mutants import Mutant, mutants, removals
+from tests.engine_contracts.mutants import Mutant, mutants, removals, without_one
 
 EVERY = os.environ.get("CKPTMORPH_MUTATIONS") == "all"
 SAMPLE = 61
@@ -147,3 +149,44 @@ def test_a_rule_of_another_reader_that_is_wrong_or_gone_is_noticed(
             )
             print("\n".join(survivors))
     assert [words for words in survivors if not any(same in words for same in MEANS_THE_SAME)] == []
+
+
+# These are no changes: a bound that moves behind a rule that decides first, or between two rules that say the same;
+# and the first of several texts is the first true one.
+EQUAL = {
+    "fc_norm): '<0.22' -> '<0.23.0'",
+    "fc_norm): '>=0.22,<0.23' -> '>=0.21.0,<0.23'",
+    "fc_norm): '>=0.23' -> '>=0.22.0'",
+    "fc_norm): '>=0.5.13' -> '>=0.5.12.post1'",
+    "norm_output): '>=0.22' -> '>=0.21.0'",
+    "norm_output): '>=0.5.13' -> '>=0.5.12.post1'",
+    "num_aux_states): '>=0.22' -> '>=0.21.0'",
+    "rope_scaling): '<0.20' -> '<0.21.0'",
+    "rope_scaling): '>=0.20' -> '>=0.19.0'",
+    "rope_theta): '<0.20' -> '<0.21.0'",
+    "rope_theta): '>=0.20' -> '>=0.19.0'",
+    "rope_type): 'first' -> 'any'",
+    "): '>=0.25' -> '>=0.24.0'",
+}
+
+
+@pytest.mark.parametrize(("name", "module"), [("sglang", test_mla_sglang), ("vllm", test_mla_vllm)])
+def test_a_changed_rule_of_latent_attention_is_noticed(
+    name: str, module: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    registry = load_registry()
+    engine = registry.engine("eagle3_mla", name)
+    made = [*mutants(registry, engine), *without_one(registry, engine)]
+    # The rules of target classes are shared with the other contract, and tested there.
+    made = [mutant for mutant in made if "capture.rules" not in mutant.words]
+    chosen = made if EVERY else made[::SAMPLE]
+    tests = list(calls(module))
+    survivors = [mutant.words for mutant in chosen if not noticed(mutant, tests, monkeypatch)]
+    if EVERY:
+        with capsys.disabled():
+            print(
+                f"\n{name}, latent attention: {len(chosen) - len(survivors)} of {len(chosen)} changes noticed"
+            )
+            print("\n".join(survivors))
+    assert len(chosen) > 2
+    assert {words.partition(" (")[2] for words in survivors} <= EQUAL

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ckptmorph.errors import SchemaError
 from ckptmorph.schema.capture import CannotCapture, NeedsTarget, captured, ids_for, rule_for
 from ckptmorph.schema.engines import Capture, CaptureRule, Case
 from ckptmorph.schema.models import Cite
@@ -160,3 +163,69 @@ def test_the_first_rule_that_fits_counts() -> None:
     assert rule_for(capture, None, "2.0") is None
     assert rule_for(capture, "C", "3.0") is rest
     assert rule_for(capture, None, "3.0") is rest
+
+
+# --- rules that several contracts share --------------------------------------------------------------------------
+
+STRANGER = Path(__file__).parent / "stranger"
+SHARED = """schema_version: 1
+capture_rules: odd_targets
+about: what odd targets capture
+rules:
+  - classes: [OddModel]
+    cases: [{h: id + 7}]
+    because: a test
+    source: {repo: example-org/oddserve, path: serve.py, release: "4.0"}
+"""
+
+
+def with_set(tmp_path: Path, use: str, *, shared: str = SHARED, own: bool = False) -> Path:
+    """The stranger's schemas, with a capture that takes rules from a set, behind its own or alone."""
+    folder = tmp_path / "shared"
+    shutil.copytree(STRANGER, folder)
+    engine = folder / "engine.yaml"
+    text = engine.read_text()
+    engine.write_text((text if own else text[: text.index("  rules:\n")]) + f"  use: {use}\n")
+    (folder / "shared.yaml").write_text(shared)
+    return folder
+
+
+def test_rules_of_a_set_come_behind_the_own_ones(tmp_path: Path) -> None:
+    registry = load_registry((with_set(tmp_path, "odd_targets", own=True),))
+    capture = registry.engine("eagle3", "oddserve").capture
+    assert [rule.classes for rule in capture.rules] == ["any", ["OddModel"]]
+    assert (capture.at, capture.order) == (["odd.taps"], "list")
+
+
+def test_a_capture_may_have_rules_of_a_set_alone(tmp_path: Path) -> None:
+    capture = load_registry((with_set(tmp_path, "odd_targets"),)).engine("eagle3", "oddserve").capture
+    rule = rule_for(capture, "OddModel", "4.0")
+    assert rule is not None
+    assert captured(capture, rule, [1, 2], 20) == [8, 9]
+
+
+@pytest.mark.parametrize(
+    ("use", "shared", "where", "says"),
+    [
+        ("odd_tragets", SHARED, "engine.yaml:67:", "did you mean odd_targets"),
+        ("odd_targets", SHARED.replace("id + 7", "di + 7"), "shared.yaml:6:", "known: id, ids, n"),
+    ],
+)
+def test_a_wrong_set_is_refused_where_it_stands(
+    tmp_path: Path, use: str, shared: str, where: str, says: str
+) -> None:
+    with pytest.raises(SchemaError) as caught:
+        load_registry((with_set(tmp_path, use, shared=shared),))
+    assert where in str(caught.value.where)
+    assert says in str(caught.value.hint)
+
+
+def test_a_capture_without_rules_is_none() -> None:
+    with pytest.raises(ValueError, match="'use'"):
+        Capture(at=["x"])
+
+
+def test_contracts_of_one_engine_share_the_rules_of_its_targets() -> None:
+    engines = load_registry().engines
+    for name in ("sglang", "vllm"):
+        assert engines["eagle3", name].capture.rules == engines["eagle3_mla", name].capture.rules

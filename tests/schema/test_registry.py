@@ -15,7 +15,7 @@ STRANGER = Path(__file__).parent / "stranger"
 
 def test_what_is_built_in() -> None:
     registry = load_registry()
-    assert set(registry.algorithms) == {"eagle", "eagle3"}
+    assert set(registry.algorithms) == {"eagle", "eagle3", "eagle3_mla"}
     assert registry.layout_names() == [
         "lmdeploy",
         "safeailab",

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ckptmorph.errors import UsageError
 from ckptmorph.schema.registry import load_registry
 from tools.contracts import drift, main
 
@@ -99,11 +100,28 @@ def test_a_file_that_is_gone_is_drift(package):
 
 
 def test_the_command_exits_1_on_drift_and_0_without(package, capsys):
-    assert main(["sglang", str(package), "--release", RELEASE]) == 0
+    only = ["--algorithm", "eagle3", "--release", RELEASE]
+    assert main(["sglang", str(package), *only]) == 0
     assert "no drift" in capsys.readouterr().out
     edit(package, "config.hidden_act", "config.activation")
-    assert main(["sglang", str(package), "--release", RELEASE, "--json"]) == 1
-    assert json.loads(capsys.readouterr().out)["vanished_fields"] == ["hidden_act"]
+    assert main(["sglang", str(package), *only, "--json"]) == 1
+    (result,) = json.loads(capsys.readouterr().out)
+    assert (result["algorithm"], result["vanished_fields"]) == ("eagle3", ["hidden_act"])
+
+
+def test_an_engine_with_several_contracts_is_compared_with_all_of_them(package, capsys):
+    assert (
+        main(["sglang", str(package), "--release", RELEASE]) == 1
+    )  # only the files of one contract are here
+    text = capsys.readouterr().out
+    for engine in load_registry().engines.values():
+        assert engine.engine != "sglang" or f"sglang {RELEASE} ({engine.algorithm}):" in text
+    assert f"sglang {RELEASE} (eagle3): no drift" in text
+
+
+def test_an_unknown_engine_is_refused(package):
+    with pytest.raises(UsageError):
+        main(["sglag", str(package)])
 
 
 # --- LMDeploy ---------------------------------------------------------------------------------------------------------
