@@ -76,6 +76,8 @@ class _Judging:
         values = environment(self.hub, self.reading.facts)
         if self.ctx.n is not None:
             values["n"] = self.ctx.n
+        if self.ctx.target_class is not None:
+            values["target_class"] = self.ctx.target_class
         values.update({f"target.{name}": value for name, value in self.request.target.fields.items()})
         self.env = Env(values, self.config, self.drafter.env if self.drafter else {})
 
@@ -85,7 +87,8 @@ class _Judging:
         if class_for(form, self.release, self.config, self.env) is not None:
             return True
         said = get_path(self.config, form.architectures_at)
-        known = [a for c in form.classes if covers(c.versions, self.release) for a in c.architectures]
+        alike = [c for f in self.engine.forms if f.layout == form.layout for c in f.classes]
+        known = [a for c in alike if covers(c.versions, self.release) for a in c.architectures]
         names = said if isinstance(said, list) else [said]
         elsewhere = [c for c in form.classes if any(name in c.architectures for name in names)]
         hint = (
@@ -109,8 +112,9 @@ class _Judging:
     # --- tensors ---
 
     def _tensors(self) -> None:
+        assert self.reading.form is not None
         self.treated = TensorPrediction(
-            self.engine, self.release, self.hub, self.env, self.reading.facts, self.tensors
+            self.engine, self.release, self.hub, self.env, self.reading.facts, self.tensors, self.reading.form
         ).treat()
         who = f"{self.engine.engine} {self.release}"
         new: list[Finding] = []

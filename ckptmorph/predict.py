@@ -198,8 +198,10 @@ class TensorPrediction:
         env: Mapping[str, Any],
         facts: Mapping[str, Known],
         tensors: Mapping[str, Shaped],
+        form: Form,
     ) -> None:
         self.engine, self.release, self.hub, self.env = engine, release, hub, env
+        self.names = [*form.names, *engine.names]
         self.facts, self.tensors = facts, tensors
         self.used: set[str] = set()
 
@@ -222,7 +224,7 @@ class TensorPrediction:
             yield canon
 
     def _spellings(self, canon: Canon) -> list[Spelling]:
-        return read_as(self.engine.names, canon, self.env, self.release)
+        return read_as(self.names, canon, self.env, self.release)
 
     def _accepted(self, canon: Canon) -> list[str]:
         names: list[str] = []

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ckptmorph.schema.engines import Engine
+from ckptmorph.schema.models import Name
 from ckptmorph.schema.registry import Registry, load_registry
 from ckptmorph.schema.template import template
 from ckptmorph.schema.versions import covers, newest
@@ -131,11 +132,16 @@ def known_fields(registry: Registry, engine: Engine, release: str) -> set[str]:
     return keys | codec_keys | {"use_sliding_window", "max_window_layers"}
 
 
+def all_names(engine: Engine) -> list[Name]:
+    """The names lines of the engine and of its forms."""
+    return [line for form in engine.forms for line in form.names] + engine.names
+
+
 def known_names(registry: Registry, engine: Engine, release: str) -> set[str]:
     """Every name, and piece of a name, that the contract accepts or skips at a release."""
     hub = registry.algorithm(engine.algorithm)
     texts: set[str] = set(engine.prefixes)
-    for line in engine.names:
+    for line in all_names(engine):
         if covers(line.versions, release) and line.name:
             texts |= {line.name, *line.also_read}
     for match in engine.unused:
@@ -196,7 +202,7 @@ def _telling_names(engine: Engine, release: str) -> set[str]:
     for match in engine.unused:
         if covers(match.versions, release):
             out |= {t for t in (match.contains, match.starts, match.ends) if t}
-    for line in engine.names:
+    for line in all_names(engine):
         if covers(line.versions, release) and line.name and line.source:
             for text in (line.name, *line.also_read):
                 head = text.split("{")[0].rstrip("*").rstrip(".").removeprefix("model.")

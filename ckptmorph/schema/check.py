@@ -107,6 +107,8 @@ def _check_engine(registry: Registry, engine: Engine) -> None:
         if form.layout not in layouts:
             unknown(f"layout of form {form.form}", form.layout, layouts, at)
         _check_lines(registry, form.config, hub, at)
+        if form.names:
+            _check_names([*form.names, *engine.names], hub, at)
     for tensor in [*(m.tensor for m in engine.missing), *(p.tensor for p in engine.provided)]:
         _covered(tensor or "*", hub, at)
     conditions = [

@@ -124,6 +124,9 @@ class Form(Model):
     classes: list[Classes] = Field(default_factory=list, description="classes that load it")
     architectures_at: str = Field("architectures", description="path of the name that selects a class")
     config: list[Line] = Field(description="fields it reads")
+    names: list[Name] = Field(
+        default_factory=list, description="names of this form, tried before those of the engine"
+    )
     versions: VersionSpec | None = None
 
 
