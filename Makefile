@@ -60,8 +60,8 @@ demo: $(RUN) ## Install what is needed and show a conversion from end to end
 bench: $(RUN) ## Measure time and memory (BENCH_ARGS="--size 0.5 --runs 7"; 6 GB of disk by default)
 	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
-contracts: $(DEV) ## Compare a contract with an unpacked engine: make contracts ENGINE=name PACKAGE=dir [RELEASE=x]
-	@$(BIN)/python -m tools.contracts $(ENGINE) $(PACKAGE) $(if $(RELEASE),--release $(RELEASE))
+contracts: $(DEV) ## Compare a contract with an unpacked engine: make contracts ENGINE=name PACKAGE=dir [RELEASE=x] [ALGORITHM=a]
+	@$(BIN)/python -m tools.contracts $(ENGINE) $(PACKAGE) $(if $(RELEASE),--release $(RELEASE)) $(if $(ALGORITHM),--algorithm $(ALGORITHM))
 
 docs: $(DEV) ## Regenerate what is generated: JSON Schema, CLI reference, support matrix, output in the README
 	@$(BIN)/python -m tools.generate
