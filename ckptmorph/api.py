@@ -20,7 +20,7 @@ from ckptmorph.explanations import explain as explained
 from ckptmorph.findings import Finding, Severity, by_severity, verdict_of
 from ckptmorph.graphs import edges_of, layout_node, search
 from ckptmorph.matrix import Matrix, matrix
-from ckptmorph.planner import compose_for, evaluator, goals, make_plan
+from ckptmorph.planner import compose_for, evaluator, goals, make_plan, meant_for
 from ckptmorph.plans import Plan, Report
 from ckptmorph.predictions import EngineAt
 from ckptmorph.results import EdgeView, GraphView, Inspection, Restored, TensorView, Verification
@@ -349,6 +349,7 @@ def graph(
     algorithm = source.layout.algorithm if source else _algorithm_with(registry, name, split_release(to)[0])
     start = layout_node(algorithm, name)
     wanted = goals(registry, algorithm, wish)
+    wanted = meant_for(wanted, source) if source else wanted
     tried = [(goal, compose_for(registry, source, goal, wish) if source else None) for goal in wanted]
     open_goal: str | None = None
     route: tuple[str, ...] = ()

@@ -7,7 +7,7 @@ names it does not know and parameters nobody fills.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -47,20 +47,31 @@ class Treated(Value):
 
 
 class Env(dict[str, Any]):
-    """An expression environment that also answers ``has.PATH`` (present and not null) and ``null.PATH``."""
+    """An expression environment that also answers questions about the checkpoint.
+
+    ``has.PATH`` (a config field is present and not null), ``null.PATH``, and ``file.NAME`` (a tensor of this name is
+    in the file).
+    """
 
     def __init__(
-        self, values: Mapping[str, Any], config: Mapping[str, Any], drafter: Mapping[str, Any]
+        self,
+        values: Mapping[str, Any],
+        config: Mapping[str, Any],
+        drafter: Mapping[str, Any],
+        tensors: Collection[str] = (),
     ) -> None:
         super().__init__(values)
         self.update({f"drafter.{name}": value for name, value in drafter.items()})
-        self.config = config
+        self.config, self.tensors = config, tensors
 
     def __contains__(self, key: object) -> bool:
-        return super().__contains__(key) or (isinstance(key, str) and key.split(".")[0] in ("has", "null"))
+        asks = isinstance(key, str) and key.split(".")[0] in ("has", "null", "file")
+        return super().__contains__(key) or asks
 
     def __missing__(self, key: str) -> bool:
         kind, _, path = key.partition(".")
+        if kind == "file":
+            return path in self.tensors
         value = get_path(self.config, path)
         if kind == "has":
             return value is not ABSENT and value is not None
@@ -257,6 +268,10 @@ class TensorPrediction:
             )  # fmt: skip
         if provided is not None and provided.if_present == "replaced":
             return _from_target(canon, name, provided)
+        if provided is not None and provided.if_present == "dropped":
+            return Treated(
+                name=name, fate="dropped", parameter=canon.name, why=provided.because, source=cite(provided.source)
+            )  # fmt: skip
         return Treated(name=name, fate="loaded", parameter=canon.name)
 
     def _absent(self, canon: Canon, name: str, provided: Provided | None) -> Treated:
@@ -280,9 +295,10 @@ class TensorPrediction:
 
     def _policy(self, policies: list[Policy], canon: Canon | None) -> Policy | None:
         for policy in policies:
-            if not covers(policy.versions, self.release):
+            if not covers(policy.versions, self.release) or not holds(policy.when, self.env):
                 continue
-            if policy.tensor is None or (canon is not None and policy.tensor in (canon.family, canon.name)):
+            names = {canon.family, canon.name} if canon is not None else set()
+            if not policy.tensors or names & set(policy.tensors):
                 return policy
         return None
 
@@ -307,18 +323,17 @@ def _from_target(canon: Canon, name: str, rule: Provided) -> Treated:
 
 
 def _matches(match: Match, name: str) -> bool:
-    if match.exact is not None:
-        return template(match.exact).match(name) is not None
-    if match.contains is not None:
-        return match.contains in name
-    if match.starts is not None:
-        return name.startswith(match.starts)
-    return match.ends is not None and name.endswith(match.ends)
+    return (
+        (match.exact is None or template(match.exact).match(name) is not None)
+        and (match.contains is None or match.contains in name)
+        and (match.starts is None or name.startswith(match.starts))
+        and (match.ends is None or name.endswith(match.ends))
+    )
 
 
 def named(expr: Expr, env: Mapping[str, Any]) -> str:
-    """The known names of an expression with their values, for messages."""
-    return ", ".join(f"{n} = {in_json(env[n])}" for n in sorted(expr.names) if n in env)
+    """The known names of an expression with their values, for messages. Which form it is they say by themselves."""
+    return ", ".join(f"{n} = {in_json(env[n])}" for n in sorted(expr.names) if n in env and n != "form")
 
 
 __all__ = [

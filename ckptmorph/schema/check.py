@@ -20,7 +20,7 @@ from ckptmorph.schema.template import template
 if TYPE_CHECKING:
     from ckptmorph.schema.registry import Registry
 
-_GENERAL_NAMES = {"n", "id", "ids", "target_class", "release"}
+_GENERAL_NAMES = {"n", "id", "ids", "target_class", "release", "form"}
 
 
 def parse_file(path: Path, shown: str) -> tuple[Model, Positions]:
@@ -90,6 +90,7 @@ def cross_check(registry: Registry) -> None:
         hub = _hub(registry, layout.algorithm, at)
         _check_lines(registry, layout.config, hub, at)
         _check_names(layout.names, hub, at)
+        _check_expr(layout.only_for or "true", hub, at)
         for loss in layout.losses:
             _check_expr(loss.when, hub, at)
     for engine in registry.engines.values():
@@ -109,11 +110,12 @@ def _check_engine(registry: Registry, engine: Engine) -> None:
         _check_lines(registry, form.config, hub, at)
         if form.names:
             _check_names([*form.names, *engine.names], hub, at)
-    for tensor in [*(m.tensor for m in engine.missing), *(p.tensor for p in engine.provided)]:
-        _covered(tensor or "*", hub, at)
+    for tensor in [*(t for m in engine.missing for t in m.tensors), *(p.tensor for p in engine.provided)]:
+        _covered(tensor, hub, at)
     conditions = [
         *(check.require for check in engine.checks),
         *(match.when for match in engine.unused),
+        *(policy.when for policy in (*engine.unknown, *engine.missing)),
         *(provided.when for provided in engine.provided),
         *(classes.when for form in engine.forms for classes in form.classes),
     ]

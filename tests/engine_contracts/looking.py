@@ -50,12 +50,14 @@ def look(
     arch: str | None = "LlamaForCausalLM",
     n: int = 32,
     registry: Registry | None = None,
+    algorithm: str = "eagle3",
+    target_fields: Mapping[str, Any] | None = None,
 ) -> Prediction:
     registry = registry or load_registry()
     at: EngineAt = engine_at(
-        registry.engine("eagle3", engine) if isinstance(engine, str) else engine, release
+        registry.engine(algorithm, engine) if isinstance(engine, str) else engine, release
     )
-    target = Target(arch, {"num_hidden_layers": n}, "a test")
+    target = Target(arch, {"num_hidden_layers": n, **(target_fields or {})}, "a test")
     return predict(registry, at, shaped(shapes), config, drafter, Request(target=target))
 
 
