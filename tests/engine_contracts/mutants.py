@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import ValidationError
+
 from ckptmorph.schema.engines import Engine
 from ckptmorph.schema.registry import Registry
 from ckptmorph.schema.versions import covers
@@ -15,10 +17,10 @@ Plain = dict[str, Any]
 Path = tuple[Any, ...]
 FLIPS = {
     "does": {
-        **{"drop": "raise", "raise": "drop", "random": "raise", "zeros": "raise"},
+        **{"drop": "raise", "raise": "drop", "random": "raise", "zeros": "raise", "ones": "raise"},
         **{"ignored": "dropped", "dropped": "ignored"},
     },
-    "if_present": {"kept": "replaced", "replaced": "kept"},
+    "if_present": {"kept": "replaced", "replaced": "kept", "dropped": "kept"},
     "if_absent": {"target": "random", "random": "target"},
     "pick": {"any": "first", "first": "any"},
     "h": {"id": "id + 1", "id + 1": "id"},
@@ -26,6 +28,10 @@ FLIPS = {
     "lowest": {"0": "1", "1": "0"},
 }
 CONDITIONS = ("when", "read_when", "require")
+LISTS = (
+    *("names", "unused", "unknown", "missing", "provided", "checks", "config", "classes", "detect"),
+    *("also_read", "architectures", "tensor", "at", "one_of"),
+)
 LEFT_OUT = ("source", "because", "message", "about", "releases", "code", "detect", "args", "scan")
 
 
@@ -36,6 +42,7 @@ class Mutant:
     words: str
     engine: Engine
     releases: frozenset[str]
+    form: str | None = None
 
 
 def plain(registry: Registry, engine: Engine) -> Plain:
@@ -109,6 +116,23 @@ def changes(
             yield from changes(value, here, releases, in_force)
 
 
+def drops(node: Any, path: Path, releases: list[str], in_force: set[str]) -> Iterator[tuple[Path, set[str]]]:
+    """Every (path of a list's item that can be taken out, releases concerned)."""
+    if isinstance(node, list):
+        for k, item in enumerate(node):
+            ours = (
+                {r for r in in_force if covers(item.get("versions"), r)}
+                if isinstance(item, dict)
+                else in_force
+            )
+            if path[-1] in LISTS and ours:
+                yield (*path, k), ours
+            yield from drops(item, (*path, k), releases, ours)
+    elif isinstance(node, dict):
+        for key, value in node.items():
+            yield from drops(value, (*path, key), releases, in_force)
+
+
 def some(releases: set[str], order: list[str]) -> frozenset[str]:
     """The first, the last and the middle one."""
     known = [r for r in order if r in releases]
@@ -126,4 +150,27 @@ def mutants(registry: Registry, engine: Engine) -> Iterator[Mutant]:
         about = here.get("fact") or here.get("tensor") or here.get("code") or here.get("classes") or ""
         words = f"{'.'.join(map(str, path))} ({about}): {here[path[-1]]!r} -> {value!r}"
         here[path[-1]] = value
-        yield Mutant(words, Engine.model_validate(changed), some(concerned, engine.releases))
+        yield Mutant(
+            words, Engine.model_validate(changed), some(concerned, engine.releases), form_of(data, path)
+        )
+
+
+def form_of(data: Plain, path: Path) -> str | None:
+    """The only form that a change concerns."""
+    return str(data["forms"][path[1]]["form"]) if path[0] == "forms" else None
+
+
+def poorer(registry: Registry, engine: Engine) -> Iterator[Mutant]:
+    """The contract with one item of one list taken out. What is no contract any more is left out."""
+    data = plain(registry, engine)
+    for path, concerned in drops(data, (), engine.releases, set(engine.releases)):
+        changed = copy.deepcopy(data)
+        here = changed
+        for step in path[:-1]:
+            here = here[step]
+        words = f"{'.'.join(map(str, path))} taken out: {str(here.pop(path[-1]))[:150]}"
+        try:
+            mutant = Engine.model_validate(changed)
+        except ValidationError:
+            continue
+        yield Mutant(words, mutant, some(concerned, engine.releases), form_of(data, path))

@@ -16,8 +16,15 @@ from typing import Any
 import pytest
 
 from ckptmorph.schema.registry import Registry, load_registry
-from tests.engine_contracts import looking, test_capture_classes, test_readings, test_sglang, test_vllm
-from tests.engine_contracts.mutants import Mutant, mutants
+from tests.engine_contracts import (
+    looking,
+    test_capture_classes,
+    test_readings,
+    test_sglang,
+    test_vllm,
+    test_vllm_eagle,
+)
+from tests.engine_contracts.mutants import Mutant, mutants, poorer
 
 EVERY = os.environ.get("CKPTMORPH_MUTATIONS") == "all"
 SAMPLE = 61
@@ -43,6 +50,9 @@ def concerned(call: Call, mutant: Mutant) -> bool:
     name, _, arguments = call
     of_states = any(word in name for word in ("states_that", "ids_", "targets_that", "bare"))
     if mutant.words.startswith("capture.") and not of_states:
+        return False
+    cls = arguments.get("cls")  # tests of a contract with one form per class
+    if cls is not None and mutant.form is not None and mutant.form != test_vllm_eagle.form_of(cls):
         return False
     return arguments.get("release", "all") in (*mutant.releases, "all")
 
@@ -79,3 +89,22 @@ def test_a_changed_rule_is_noticed(
             print(f"\n{name}: {len(chosen) - len(survivors)} of {len(chosen)} changes noticed; not these:")
             print("\n".join(survivors))
     assert len(survivors) <= len(chosen) * 0.4, survivors
+
+
+def test_a_changed_or_missing_rule_of_the_eagle_classes_is_noticed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Here every single item of the contract is also taken out once."""
+    registry = load_registry()
+    engine = registry.engine("eagle", "vllm")
+    made = [*mutants(registry, engine), *poorer(registry, engine)]
+    chosen = made if EVERY else made[:: 2 * SAMPLE]
+    tests = list(calls(test_vllm_eagle))
+    survivors = [mutant.words for mutant in chosen if not noticed(mutant, tests, monkeypatch)]
+    if EVERY:
+        with capsys.disabled():
+            print(
+                f"\neagle vllm: {len(chosen) - len(survivors)} of {len(chosen)} changes noticed; not these:"
+            )
+            print("\n".join(survivors))
+    assert len(survivors) <= len(chosen) * 0.1, survivors

@@ -16,7 +16,10 @@ STRANGER = Path(__file__).parent / "stranger"
 def test_what_is_built_in() -> None:
     registry = load_registry()
     assert set(registry.algorithms) == {"eagle", "eagle3"}
-    assert registry.layout_names() == ["safeailab", "sglang", "speculators", "vllm"]
+    assert registry.layout_names() == [
+        *("safeailab", "sglang", "speculators", "vllm"),
+        *("vllm-cohere", "vllm-llama4", "vllm-minicpm", "vllm-mistral"),
+    ]
     assert registry.engine_names() == ["sglang", "speculators", "vllm"]
 
 
