@@ -82,7 +82,8 @@ class _Judging:
         return self._prediction()
 
     def _environment(self) -> None:
-        values = environment(self.hub, self.reading.facts)
+        assert self.reading.form is not None
+        values = {**environment(self.hub, self.reading.facts), "form": self.reading.form.form}
         if self.ctx.n is not None:
             values["n"] = self.ctx.n
         if self.ctx.target_class is not None:
@@ -102,12 +103,16 @@ class _Judging:
         if class_for(form, self.release, self.config, self.env) is not None:
             return True
         said = get_path(self.config, form.architectures_at)
-        alike = [c for f in self.engine.forms if f.layout == form.layout for c in f.classes]
-        known = [a for c in alike if covers(c.versions, self.release) for a in c.architectures]
         names = said if isinstance(said, list) else [said]
         elsewhere = [c for c in form.classes if any(name in c.architectures for name in names)]
+        same = [f for f in self.engine.forms if f.architectures_at == form.architectures_at]
+        known = [
+            a for f in same for c in f.classes if covers(c.versions, self.release) for a in c.architectures
+        ]
         hint = (
-            f"{elsewhere[0].because} ({elsewhere[0].versions})" if elsewhere else f"known: {', '.join(known)}"
+            f"{elsewhere[0].because} ({elsewhere[0].versions})"
+            if elsewhere
+            else f"known: {', '.join(known) or 'none'}"
         )
         self.findings.append(
             error(

@@ -21,6 +21,7 @@ from ckptmorph.matching import names_of
 from ckptmorph.plans import Dropped, Place, Plan, tensor_steps, volume
 from ckptmorph.predictions import EngineAt, Prediction
 from ckptmorph.provenance import find_ancestor, tensor_names
+from ckptmorph.schema.expr import holds
 from ckptmorph.schema.models import Layout
 from ckptmorph.schema.registry import Registry
 from ckptmorph.sources import Source, Wish, engine_release, refuse_broken, split_release, summary
@@ -40,12 +41,19 @@ class Goal:
     at: EngineAt | None
 
 
+def meant_for(wanted: list[Goal], source: Source) -> list[Goal]:
+    """The goals whose layout is for such a drafter; all of them, if none is."""
+    env = source.drafter.env
+    return [goal for goal in wanted if holds(goal.layout.only_for, env) is not False] or wanted
+
+
 def goals(registry: Registry, algorithm: str, wish: Wish) -> list[Goal]:
     """Layouts that serve the wish, the preferred one first. Raises UsageError for unknown names."""
     name, release = split_release(wish.to)
     if (algorithm, name) in registry.engines:
         at = engine_release(registry, algorithm, name, release)
         layouts = list(dict.fromkeys(form.layout for form in at.engine.forms))
+        loaded = {form.layout for form in at.engine.forms if form.loads_at(at.known)}
         if wish.layout is not None:
             if wish.layout not in layouts:
                 raise UsageError(
@@ -54,6 +62,8 @@ def goals(registry: Registry, algorithm: str, wish: Wish) -> list[Goal]:
                     hint=f"it reads {', '.join(layouts)}",
                 )
             layouts = [wish.layout]
+        else:
+            layouts = [layout for layout in layouts if layout in loaded] or layouts
         if not layouts:
             raise UsageError(f"{name} loads no {algorithm} drafters", code="unknown-target", next=ELSEWHERE)
         return [Goal(registry.layout(algorithm, layout), at) for layout in layouts]
@@ -241,7 +251,7 @@ def make_plan(registry: Registry, source: Source, wish: Wish, out: Path | None =
     refuse_broken(source)
     tried: list[tuple[Goal, Composed]] = []
     edges, start = edges_of(registry), layout_node(algorithm, source.layout.layout)
-    for goal in goals(registry, algorithm, wish):
+    for goal in meant_for(goals(registry, algorithm, wish), source):
         composed = compose_for(registry, source, goal, wish)
         tried.append((goal, composed))
         end = layout_node(algorithm, goal.layout.layout)

@@ -307,6 +307,10 @@ class TensorPrediction:
             )  # fmt: skip
         if provided is not None and provided.if_present == "replaced":
             return _from_target(canon, name, provided)
+        if provided is not None and provided.if_present == "dropped":
+            return Treated(
+                name=name, fate="dropped", parameter=canon.name, why=provided.because, source=cite(provided.source)
+            )  # fmt: skip
         if provided is not None:
             source = cite(provided.source)
             return Treated(
@@ -335,9 +339,10 @@ class TensorPrediction:
 
     def _policy(self, policies: list[Policy], canon: Canon | None) -> Policy | None:
         for policy in policies:
-            if not covers(policy.versions, self.release):
+            if not covers(policy.versions, self.release) or not holds(policy.when, self.env):
                 continue
-            if policy.tensor is None or (canon is not None and policy.tensor in (canon.family, canon.name)):
+            names = {canon.family, canon.name} if canon is not None else set()
+            if not policy.tensors or names & set(policy.tensors):
                 return policy
         return None
 
@@ -377,18 +382,17 @@ def _from_target(canon: Canon, name: str, rule: Provided) -> Treated:
 
 
 def _matches(match: Match, name: str) -> bool:
-    if match.exact is not None:
-        return template(match.exact).match(name) is not None
-    if match.contains is not None:
-        return match.contains in name
-    if match.starts is not None:
-        return name.startswith(match.starts)
-    return match.ends is not None and name.endswith(match.ends)
+    return (
+        (match.exact is None or template(match.exact).match(name) is not None)
+        and (match.contains is None or match.contains in name)
+        and (match.starts is None or name.startswith(match.starts))
+        and (match.ends is None or name.endswith(match.ends))
+    )
 
 
 def named(expr: Expr, env: Mapping[str, Any]) -> str:
-    """The known names of an expression with their values, for messages."""
-    return ", ".join(f"{n} = {in_json(env[n])}" for n in sorted(expr.names) if n in env)
+    """The known names of an expression with their values, for messages. Which form it is they say by themselves."""
+    return ", ".join(f"{n} = {in_json(env[n])}" for n in sorted(expr.names) if n in env and n != "form")
 
 
 __all__ = [

@@ -7,7 +7,7 @@ from dataclasses import replace
 from ckptmorph.conditions import conditions_of
 from ckptmorph.findings import Finding
 from ckptmorph.graphs import edges_of, layout_node, search, start_of
-from ckptmorph.planner import compose_for, evaluator, goals
+from ckptmorph.planner import compose_for, evaluator, goals, meant_for
 from ckptmorph.results import Destination, EdgeView, GraphView
 from ckptmorph.schema.registry import Registry
 from ckptmorph.sources import Source, Wish, refuse_broken, split_release
@@ -41,7 +41,7 @@ def _destination(registry: Registry, source: Source, wish: Wish, release: str) -
     name, _ = split_release(wish.to)
     at = Destination(engine=name, first=release, last=release, releases=1)
     closed: list[Finding] = []
-    for goal in goals(registry, source.layout.algorithm, wish):
+    for goal in meant_for(goals(registry, source.layout.algorithm, wish), source):
         composed = compose_for(registry, source, goal, wish)
         if not composed.closed_by:
             return at.model_copy(update={"layout": goal.layout.layout})
@@ -66,6 +66,7 @@ def routed(registry: Registry, source: Source | None, wish: Wish) -> GraphView:
         algorithm, name = start_of(registry, split_release(wish.from_ or "")[0], split_release(wish.to)[0])
     start = layout_node(algorithm, name)
     wanted = goals(registry, algorithm, wish)
+    wanted = meant_for(wanted, source) if source is not None else wanted
     tried = [(goal, compose_for(registry, source, goal, wish) if source else None) for goal in wanted]
     open_goal: str | None = None
     route: tuple[str, ...] = ()

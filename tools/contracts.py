@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ckptmorph.schema.engines import Engine
+from ckptmorph.schema.expr import parse
 from ckptmorph.schema.models import Name
 from ckptmorph.schema.registry import Registry, load_registry
 from ckptmorph.schema.template import template
@@ -130,6 +131,7 @@ def known_fields(registry: Registry, engine: Engine, release: str) -> set[str]:
             if covers(entry.versions, release):
                 paths += entry.paths
         paths += [form.architectures_at, *(clue.config for clue in form.detect if clue.config)]
+    paths += _asked(engine, release)
     keys = {key for path in paths for key in path.split(".") if key and not key.isdigit()}
     codec_keys = {"rope_theta", "rope_scaling", "rope_parameters", "layer_types", "sliding_window"}
     return keys | codec_keys | {"use_sliding_window", "max_window_layers"}
@@ -138,6 +140,16 @@ def known_fields(registry: Registry, engine: Engine, release: str) -> set[str]:
 def all_names(engine: Engine) -> list[Name]:
     """The names lines of the engine and of its forms."""
     return [line for form in engine.forms for line in form.names] + engine.names
+
+
+def _asked(engine: Engine, release: str) -> Iterator[str]:
+    """Config paths that conditions ask about (``has.PATH``, ``null.PATH``)."""
+    for check in engine.checks:
+        if covers(check.versions, release):
+            for name in parse(check.require).names:
+                kind, _, path = name.partition(".")
+                if kind in ("has", "null"):
+                    yield path
 
 
 def known_names(registry: Registry, engine: Engine, release: str) -> set[str]:

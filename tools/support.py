@@ -9,7 +9,7 @@ from ckptmorph.losses import loss_id
 from ckptmorph.schema.engines import Engine
 from ckptmorph.schema.models import Entry, Layout
 from ckptmorph.schema.registry import Registry
-from ckptmorph.schema.versions import covers, newest
+from ckptmorph.schema.versions import newest
 
 
 def markdown(registry: Registry) -> str:
@@ -28,20 +28,22 @@ def _algorithm(registry: Registry, algorithm: str) -> str:
         [f"`{a.layout}`", f"`{b.layout}`", *_way(registry, a, b)]
         for a in layouts
         for b in layouts
-        if a is not b
+        if a is not b and a.only_for is None and b.only_for is None
     ]
     closes = [
         [f"{engine.engine} {_plain(c.versions)}", f"`{c.code}`", f"{_cell(c.must)}", _cell(c.because)]
         for engine in engines
         for c in _conditions(registry, engine)
     ]
+    kinds = ", ".join(f"`{y.layout}`" for y in layouts if y.only_for is not None)
+    special = f"; {kinds} are for special decoder layers and left out here" if kinds else ""
     return f"""#### {algorithm}
 
 Releases of each engine that read a layout, and how many of them were looked at:
 
 {_table(["layout", "written by", *[f"{e.engine} reads it" for e in engines]], reads)}
-Every layout can be written as every other one, if the drafter allows it. What a way asks when no side-car answers, and
-what waits in the side-car for the way back:
+Every layout can be written as every other one, if the drafter allows it{special}. What a way asks when no side-car
+answers, and what waits in the side-car for the way back:
 
 {_table(["from", "to", "it asks for", "it has no field for"], ways)}
 What closes the way to an engine. `verify` reports the same codes. Those with a star can be accepted with
@@ -59,10 +61,7 @@ def releases_reading(engine: Engine, layout: str) -> str | None:
     found = [
         release
         for release in engine.releases
-        for form in engine.forms
-        if form.layout == layout
-        and covers(form.versions, release)
-        and (not form.classes or any(covers(classes.versions, release) for classes in form.classes))
+        if any(form.layout == layout and form.loads_at(release) for form in engine.forms)
     ]
     return f"{found[0]} to {newest(found)} ({len(found)})" if found else None
 

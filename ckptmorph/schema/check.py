@@ -21,7 +21,7 @@ from ckptmorph.schema.template import template
 if TYPE_CHECKING:
     from ckptmorph.schema.registry import Registry
 
-_GENERAL_NAMES = {"n", "id", "ids", "target_class", "release"}
+_GENERAL_NAMES = {"n", "id", "ids", "target_class", "release", "form"}
 
 
 def parse_file(path: Path, shown: str) -> tuple[Model, Positions]:
@@ -95,6 +95,7 @@ def cross_check(registry: Registry) -> None:
         _check_absent(layout.names, hub, at.within("names"))
         for k, loss in enumerate(layout.losses):
             _check_expr(loss.when, hub, at.within("losses", k))
+        _check_expr(layout.only_for or "true", hub, at)
     for engine in registry.engines.values():
         _check_engine(registry, engine)
     for shared in registry.capture_rules.values():
@@ -118,14 +119,17 @@ def _check_engine(registry: Registry, engine: Engine) -> None:
         for j, classes in enumerate(form.classes):
             _check_expr(classes.when or "true", hub, here.within("classes", j))
     for key, tensors in (
-        ("missing", [policy.tensor for policy in engine.missing]),
-        ("provided", [provided.tensor for provided in engine.provided]),
+        ("missing", [policy.tensors for policy in engine.missing]),
+        ("provided", [[provided.tensor] for provided in engine.provided]),
     ):
-        for k, tensor in enumerate(tensors):
-            _covered(tensor or "*", hub, at.within(key, k))
+        for k, some in enumerate(tensors):
+            for tensor in some:
+                _covered(tensor, hub, at.within(key, k))
     for key, conditions in (
         ("checks", [check.require for check in engine.checks]),
         ("unused", [match.when for match in engine.unused]),
+        ("unknown", [policy.when for policy in engine.unknown]),
+        ("missing", [policy.when for policy in engine.missing]),
         ("provided", [provided.when for provided in engine.provided]),
     ):
         for k, text in enumerate(conditions):

@@ -135,9 +135,12 @@ def _join(prefix: str, name: str) -> str:
     return f"{prefix}.{name}" if prefix else name
 
 
-def _rope(config: Any, prefix: str) -> tuple[Any, Any]:
-    """(theta, scaling) from the newer and the older spelling; each may be ABSENT. Raises on contradiction."""
-    new = get_path(config, _join(prefix, "rope_parameters"))
+def _rope(config: Any, prefix: str, args: Args) -> tuple[Any, Any]:
+    """(theta, scaling) from the newer and the older spelling; each may be ABSENT. Raises on contradiction.
+
+    ``form: older`` is for readers that do not know the newer one.
+    """
+    new = ABSENT if args.get("form") == "older" else get_path(config, _join(prefix, "rope_parameters"))
     old_theta = _base(get_path(config, _join(prefix, "rope_theta")))
     old_scaling = get_path(config, _join(prefix, "rope_scaling"))
     scaling = _scaling(old_scaling) if old_scaling is not ABSENT else ABSENT
@@ -190,7 +193,7 @@ def _scaling(said: Any) -> Any:
 
 
 def _read_theta(config: Any, path: str, args: Args, ctx: Context) -> Any:
-    return _rope(config, path)[0]
+    return _rope(config, path, args)[0]
 
 
 def _write_theta(value: Any, path: str, args: Args, ctx: Context) -> dict[str, Any]:
@@ -200,7 +203,7 @@ def _write_theta(value: Any, path: str, args: Args, ctx: Context) -> dict[str, A
 
 
 def _read_scaling(config: Any, path: str, args: Args, ctx: Context) -> Any:
-    theta, scaling = _rope(config, path)
+    theta, scaling = _rope(config, path, args)
     # Where a base is stated and no scaling is, the absence is the statement: plain rotary embedding.
     return None if scaling is ABSENT and theta is not ABSENT else scaling
 

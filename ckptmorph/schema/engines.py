@@ -18,7 +18,7 @@ from ckptmorph.schema.models import (
     Sources,
     VersionSpec,
 )
-from ckptmorph.schema.versions import parse_version
+from ckptmorph.schema.versions import covers, parse_version
 
 
 def _release(text: str) -> str:
@@ -31,7 +31,7 @@ Release = Annotated[str, AfterValidator(_release)]
 
 
 class Match(Model):
-    """A test that an engine makes on a tensor name."""
+    """Tests that an engine makes on a tensor name; all that are given must hold."""
 
     exact: NameText | None = Field(None, description="the name matches this template")
     contains: str | None = Field(None, description="the name contains this text")
@@ -52,10 +52,16 @@ class Policy(Model):
 
     does: Literal["drop", "raise", "random", "ones", "zeros"] = Field(description="what happens")
     logged: bool = Field(False, description="the engine says in its log that it drops the tensor")
-    tensor: NameText | None = Field(None, description="only for these parameters")
+    tensor: NameText | list[NameText] | None = Field(None, description="only for these parameters")
     versions: VersionSpec | None = None
+    when: ExprText | None = Field(None, description="only when this holds")
     because: Reason
     source: Sources
+
+    @property
+    def tensors(self) -> list[str]:
+        """The parameters it is for; empty for all."""
+        return [] if self.tensor is None else [self.tensor] if isinstance(self.tensor, str) else self.tensor
 
 
 class Provided(Model):
@@ -63,7 +69,9 @@ class Provided(Model):
 
     tensor: NameText = Field(description="canonical tensor of the parameter")
     when: ExprText | None = Field(None, description="only when this holds")
-    if_present: Literal["kept", "replaced"] = Field(description="what happens to the file's own tensor")
+    if_present: Literal["kept", "replaced", "dropped"] = Field(
+        description="what happens to the file's own tensor; 'dropped': nothing takes its place"
+    )
     if_absent: Literal["target", "random"] = Field(description="where the parameter comes from")
     versions: VersionSpec | None = None
     because: Reason
@@ -170,6 +178,10 @@ class Form(Model):
         default_factory=list, description="names of this form, tried before those of the engine"
     )
     versions: VersionSpec | None = None
+
+    def loads_at(self, release: str) -> bool:
+        """Whether any class loads this form at a release."""
+        return covers(self.versions, release) and any(covers(c.versions, release) for c in self.classes)
 
 
 class Targets(Model):

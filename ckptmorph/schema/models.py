@@ -303,6 +303,9 @@ class Layout(Model):
     written_by: Writer = Field(description="the library that writes it")
     source: Sources = Field(description="where the layout was read")
     detect: list[Clue] = Field(description="clues to recognise it by")
+    only_for: ExprText | None = Field(
+        None, description="of several layouts of an engine, this one is tried for these drafters only"
+    )
     version_at: str | None = Field(None, description="config path of the release that wrote the file")
     prefixes: list[str] = Field(default_factory=list, description="prefixes that all names may share")
     names: list[Name] = Field(description="tensors")

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import ValidationError
+
 from ckptmorph.schema.engines import Engine
 from ckptmorph.schema.registry import Registry
 from ckptmorph.schema.versions import covers
@@ -15,10 +17,10 @@ Plain = dict[str, Any]
 Path = tuple[Any, ...]
 FLIPS = {
     "does": {
-        **{"drop": "raise", "raise": "drop", "random": "raise", "zeros": "raise"},
+        **{"drop": "raise", "raise": "drop", "random": "raise", "zeros": "raise", "ones": "raise"},
         **{"ignored": "dropped", "dropped": "ignored", "raises": "dropped"},
     },
-    "if_present": {"kept": "replaced", "replaced": "kept"},
+    "if_present": {"kept": "replaced", "replaced": "kept", "dropped": "kept"},
     "if_absent": {"target": "random", "random": "target"},
     "pick": {"any": "first", "first": "any"},
     "h": {"id": "id + 1", "id + 1": "id"},
@@ -26,6 +28,10 @@ FLIPS = {
     "lowest": {"0": "1", "1": "0"},
 }
 CONDITIONS = ("when", "read_when", "require")
+LISTS = (
+    *("names", "unused", "unknown", "missing", "provided", "checks", "config", "classes", "detect"),
+    *("also_read", "architectures", "tensor", "at", "one_of"),
+)
 LEFT_OUT = ("source", "because", "message", "about", "releases", "code", "detect", "args", "scan")
 
 
@@ -36,6 +42,7 @@ class Mutant:
     words: str
     engine: Engine
     releases: frozenset[str]
+    form: str | None = None
 
 
 def plain(registry: Registry, engine: Engine) -> Plain:
@@ -101,7 +108,7 @@ def changes(
             yield here, f"not ({value})", in_force
         elif key in FLIPS and value in FLIPS[key]:
             yield here, FLIPS[key][value], in_force
-        elif key in ("required", "logged"):
+        elif key == "required":
             yield here, not value, in_force
         elif key == "default" and isinstance(value, str):
             yield here, "[1, 2, 3]", in_force
@@ -109,59 +116,21 @@ def changes(
             yield from changes(value, here, releases, in_force)
 
 
-# Lists whose members are rules of their own: each can be taken out.
-LISTS = (
-    "config",
-    "names",
-    "unused",
-    "unknown",
-    "missing",
-    "provided",
-    "checks",
-    "classes",
-    "at",
-    "also_read",
-)
-LISTS += ("architectures",)
-
-
-def taken_out(
-    node: Any, path: Path, releases: list[str], in_force: set[str]
-) -> Iterator[tuple[Path, set[str]]]:
-    """Every (path of a rule, releases concerned)."""
+def drops(node: Any, path: Path, releases: list[str], in_force: set[str]) -> Iterator[tuple[Path, set[str]]]:
+    """Every (path of a list's item that can be taken out, releases concerned)."""
     if isinstance(node, list):
         for k, item in enumerate(node):
-            yield from taken_out(item, (*path, k), releases, in_force)
-    if not isinstance(node, dict):
-        return
-    in_force = {r for r in in_force if covers(node.get("versions"), r)}
-    for key, value in node.items():
-        for k, item in enumerate(value) if key in LISTS and isinstance(value, list) else ():
-            spec = item.get("versions") if isinstance(item, dict) else None
-            yield (*path, key, k), {r for r in in_force if covers(spec, r)}
-        yield from taken_out(value, (*path, key), releases, in_force)
-
-
-def without_one(registry: Registry, engine: Engine) -> Iterator[Mutant]:
-    """The contract with each of its rules, places and spellings taken out; what leaves no contract is none."""
-    data = plain(registry, engine)
-    for path, concerned in taken_out(data, (), engine.releases, set(engine.releases)):
-        changed = copy.deepcopy(data)
-        here = changed
-        for step in path[:-1]:
-            here = here[step]
-        gone = here.pop(path[-1])
-        about = next((gone[k] for k in ABOUT if gone.get(k)), "") if isinstance(gone, dict) else gone
-        try:
-            mutant = Engine.model_validate(changed)
-        except ValueError:
-            continue
-        yield Mutant(
-            f"without {'.'.join(map(str, path))} ({about})", mutant, some(concerned, engine.releases)
-        )
-
-
-ABOUT = ("fact", "tensor", "code", "exact", "contains", "starts", "ends", "does", "path")
+            ours = (
+                {r for r in in_force if covers(item.get("versions"), r)}
+                if isinstance(item, dict)
+                else in_force
+            )
+            if path[-1] in LISTS and ours:
+                yield (*path, k), ours
+            yield from drops(item, (*path, k), releases, ours)
+    elif isinstance(node, dict):
+        for key, value in node.items():
+            yield from drops(value, (*path, key), releases, in_force)
 
 
 def some(releases: set[str], order: list[str]) -> frozenset[str]:
@@ -181,50 +150,27 @@ def mutants(registry: Registry, engine: Engine) -> Iterator[Mutant]:
         about = here.get("fact") or here.get("tensor") or here.get("code") or here.get("classes") or ""
         words = f"{'.'.join(map(str, path))} ({about}): {here[path[-1]]!r} -> {value!r}"
         here[path[-1]] = value
-        yield Mutant(words, Engine.model_validate(changed), some(concerned, engine.releases))
+        yield Mutant(
+            words, Engine.model_validate(changed), some(concerned, engine.releases), form_of(data, path)
+        )
 
 
-RULES = (
-    "classes",
-    "config",
-    "names",
-    "unused",
-    "unknown",
-    "missing",
-    "provided",
-    "checks",
-    "rules",
-    "at",
-    "detect",
-)
+def form_of(data: Plain, path: Path) -> str | None:
+    """The only form that a change concerns."""
+    return str(data["forms"][path[1]]["form"]) if path[0] == "forms" else None
 
 
-def absences(node: Any, path: Path, in_force: set[str]) -> Iterator[tuple[Path, set[str]]]:
-    """The path of every rule that can be left out, and the releases that it is in force for."""
-    if isinstance(node, list):
-        for k, item in enumerate(node):
-            here = (
-                {r for r in in_force if covers(item.get("versions"), r)}
-                if isinstance(item, dict)
-                else in_force
-            )
-            if path and path[-1] in RULES:
-                yield (*path, k), here
-            yield from absences(item, (*path, k), here)
-    elif isinstance(node, dict):
-        for key, value in node.items():
-            if key in ("forms", "capture", *RULES) or (path and isinstance(path[-1], int)):
-                yield from absences(value, (*path, key), in_force)
-
-
-def removals(registry: Registry, engine: Engine) -> Iterator[Mutant]:
-    """The contract without one of its rules, for every rule."""
+def poorer(registry: Registry, engine: Engine) -> Iterator[Mutant]:
+    """The contract with one item of one list taken out. What is no contract any more is left out."""
     data = plain(registry, engine)
-    for path, concerned in absences(data, (), set(engine.releases)):
+    for path, concerned in drops(data, (), engine.releases, set(engine.releases)):
         changed = copy.deepcopy(data)
         here = changed
         for step in path[:-1]:
             here = here[step]
-        gone = here.pop(path[-1])
-        words = f"{'.'.join(map(str, path))}: without {str(gone)[:90]}"
-        yield Mutant(words, Engine.model_validate(changed), some(concerned, engine.releases))
+        words = f"{'.'.join(map(str, path))} taken out: {str(here.pop(path[-1]))[:150]}"
+        try:
+            mutant = Engine.model_validate(changed)
+        except ValidationError:
+            continue
+        yield Mutant(words, mutant, some(concerned, engine.releases), form_of(data, path))

@@ -211,6 +211,15 @@ WRONG = [
     ("engine", "layout: oddfellow", "layout: oddfelow", "oddfelow", "oddfellow"),
     ("engine", "require: L < 3", "require: layers < 3", "layers", None),
     ("engine", "require: L < 3", "require: drafter.num_hiden_layers < 3", "num_hiden_layers", None),
+    ("engine", "missing:\n  - {does", "missing:\n  - {when: fomr == 'x', does", "fomr", None),
+    (
+        "engine",
+        "missing:\n  - {does",
+        "missing:\n  - {tensor: [fc.weight, nrom.weight], does",
+        "nrom.weight",
+        "norm.weight",
+    ),
+    ("layout", "names:\n", "only_for: norm_befor_fc\nnames:\n", "norm_befor_fc", "norm_before_fc"),
     (
         "engine",
         "missing:\n  - {does",

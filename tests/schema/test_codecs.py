@@ -82,6 +82,19 @@ def test_rope_in_all_spellings(config: dict[str, Any], theta: Any, scaling: Any)
         assert read("rope_scaling", where, path) == scaling
 
 
+def test_a_reader_of_the_older_spelling_sees_nothing_of_the_newer() -> None:
+    new = {"rope_parameters": {"rope_theta": 5e5, **YARN}}
+    both = {**new, "rope_theta": 7.0, "rope_scaling": {"rope_type": "linear", "factor": 2}}
+    older = {"form": "older"}
+    for config, theta, scaling in (
+        (new, ABSENT, ABSENT),
+        (both, 7.0, both["rope_scaling"]),
+        ({**new, "rope_theta": 7.0}, 7.0, None),
+    ):
+        assert CODECS["rope_theta"].read(config, "", older, Context()) == theta
+        assert CODECS["rope_scaling"].read(config, "", older, Context()) == scaling
+
+
 @pytest.mark.parametrize("form", ["parameters", None])
 @pytest.mark.parametrize("scaling", [None, YARN, {"rope_type": "llama3", "factor": 8.0}])
 @pytest.mark.parametrize("path", ["", "deep.in"])

@@ -23,6 +23,10 @@ def test_what_is_built_in() -> None:
         "sglang-mistral",
         "speculators",
         "vllm",
+        "vllm-cohere",
+        "vllm-llama4",
+        "vllm-minicpm",
+        "vllm-mistral",
     ]
     assert registry.engine_names() == [
         "llama_cpp",

@@ -1,0 +1,90 @@
+"""What single keys of a contract do, on a made-up engine: names and rules of a form, tests that belong together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ckptmorph.schema.engines import Engine
+from tests.conversion.drafters import Geometry
+from tests.engine_contracts.eagle_shapes import eagle_config, eagle_shapes
+from tests.engine_contracts.looking import codes, fates, look, without
+
+SAID = {"because": "so", "source": {"repo": "a/b", "path": "c", "release": "1.0"}}
+ONE = Geometry(D=64)
+
+
+def engine(**more: Any) -> Engine:
+    """An engine with two forms, told apart by a field; `more` goes over it."""
+    sizes = {"hidden_size": 16, "vocab_size": 64, "intermediate_size": 20, "num_hidden_layers": 1}
+    sizes |= {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 4}
+    config = [
+        {"fact": fact, "fixed": value, **SAID} for fact, value in {**sizes, "own_embed_tokens": True}.items()
+    ]
+    form = {"layout": "vllm", "classes": [{"architectures": ["LlamaForCausalLM"], **SAID}], "config": config}
+    second = [{"tensor": "fc.weight", "name": "second.fc.weight"}]
+    return Engine.model_validate(
+        {
+            "schema_version": 1, "engine": "made-up", "algorithm": "eagle", "about": "x", "releases": ["1.0"],
+            "forms": [
+                {"form": "second", "detect": [{"config": "second"}], "names": second, **form},
+                {"form": "first", "detect": [], **form},
+            ],
+            "names": [{"tensor": "*", "name": "*"}],
+            "unknown": [{"does": "drop", **SAID}],
+            "missing": [{"does": "random", **SAID}],
+            **more,
+        }
+    )  # fmt: skip
+
+
+def seen(
+    made: Engine, gone: tuple[str, ...] = (), extra: tuple[str, ...] = (), **config: Any
+) -> dict[str, str]:
+    shapes = without(eagle_shapes("llama", ONE), *gone) | dict.fromkeys(extra, ("BF16", (16, 32)))
+    return fates(look(made, "1.0", shapes, eagle_config("llama", ONE, **config)))
+
+
+@pytest.mark.parametrize(("config", "name"), [({}, "fc.weight"), ({"second": True}, "second.fc.weight")])
+def test_names_of_a_form_come_first(config: dict[str, Any], name: str) -> None:
+    found = seen(engine(), gone=("fc.weight",), extra=("fc.weight", "second.fc.weight"), **config)
+    assert {n for n in ("fc.weight", "second.fc.weight") if found[n] == "loaded"} == {name}
+
+
+def test_a_rule_may_ask_for_the_form() -> None:
+    policies = [{"does": "raise", "when": "form == 'second'", **SAID}, {"does": "drop", **SAID}]
+    made = engine(unknown=policies)
+    assert seen(made, extra=("x",))["x"] == "dropped"
+    assert seen(made, extra=("x",), second=True)["x"] == "raises"
+
+
+def test_a_policy_for_several_parameters() -> None:
+    policies = [
+        {"does": "raise", "tensor": ["fc.weight", "layers.{i}.mlp.up_proj.weight"], **SAID},
+        {"does": "raise", "tensor": "layers.0.mlp.down_proj.weight", **SAID},
+        {"does": "random", **SAID},
+    ]
+    gone = ("fc.weight", *(f"layers.0.mlp.{x}_proj.weight" for x in ("up", "down", "gate")))
+    found = seen(engine(missing=policies), gone=gone)
+    assert [found[name] for name in gone] == ["raises", "raises", "raises", "missing"]
+
+
+def test_all_tests_of_a_rule_must_hold() -> None:
+    made = engine(unused=[{"starts": "a.", "contains": "b", "ends": ".c", **SAID}])
+    found = seen(made, extra=("a.b.c", "a.x.c", "x.b.c", "a.b.x"))
+    assert {name for name, fate in found.items() if fate == "ignored"} == {"a.b.c"}
+
+
+def test_a_tensor_that_is_dropped_although_the_parameter_is_there() -> None:
+    rule = {"tensor": "embed_tokens.weight", "if_present": "dropped", "if_absent": "target", **SAID}
+    made = engine(provided=[rule])
+    assert seen(made)["embed_tokens.weight"] == "dropped"
+    assert seen(made, gone=("embed_tokens.weight",))["embed_tokens.weight"] == "from_target"
+
+
+def test_a_check_may_ask_whether_a_tensor_is_there() -> None:
+    made = engine(checks=[{"code": "no-fc", "require": "file.fc.weight", "message": "x", **SAID}])
+    config = eagle_config("llama", ONE)
+    assert "no-fc" not in codes(look(made, "1.0", eagle_shapes("llama", ONE), config))
+    assert "no-fc" in codes(look(made, "1.0", without(eagle_shapes("llama", ONE), "fc.weight"), config))
