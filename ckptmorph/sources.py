@@ -29,6 +29,7 @@ QUESTIONS = frozenset(
         "ambiguous-aux-ids",
         "ambiguous-layout",
         "fact-contradicted",
+        "tied-embeddings",
     }
 )
 

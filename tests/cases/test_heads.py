@@ -129,3 +129,27 @@ def test_B051_without_its_embedding_it_is_refused(tmp_path: Path, to: str) -> No
     """Nobody else has a table of that width."""
     source = build(tmp_path / "in", "sglang", target_hidden=96)
     refuse(source, to, RefusedError, "parameter-left-random", "embed_tokens.weight", target_arch=LLAMA)
+
+
+@pytest.mark.parametrize("to", ["sglang", "vllm"])
+def test_a_tied_flag_without_a_head_is_a_question(tmp_path: Path, to: str) -> None:
+    """The flag may be the target's, copied; or the head is the drafter's own table. Nothing in the file decides."""
+    source = build(
+        tmp_path / "in", embed=True, head=False, form="none",
+        edits={"tie_word_embeddings": True, "draft_vocab_size": None},
+    )  # fmt: skip
+    refuse(source, to, RefusedError, "tied-embeddings", "own_embed_tokens = True", target_arch=LLAMA)
+    out, _ = convert(source, to, target_arch=LLAMA, facts={"tied_embeddings": "false"})
+    assert config_of(out)["tie_word_embeddings"] is False
+
+
+def test_a_tied_flag_without_any_table_is_the_targets(tmp_path: Path) -> None:
+    """A drafter without tables of its own has none to tie: the flag came along with the target's config."""
+    source = build(
+        tmp_path / "in",
+        head=False,
+        form="none",
+        edits={"tie_word_embeddings": True, "draft_vocab_size": None},
+    )
+    out, _ = convert(source, "sglang", target_arch=LLAMA)
+    assert config_of(out)["tie_word_embeddings"] is False

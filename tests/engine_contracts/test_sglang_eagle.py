@@ -359,6 +359,14 @@ def test_either_flag_builds_biases_on_q_k_v_and_o(kind: str, release: str, flag:
     assert [lost[name] for name in names] == ["dropped"] * 4
 
 
+@pytest.mark.parametrize(("kind", "release"), LOADABLE)
+@pytest.mark.parametrize("flags", [(True, False), (False, True)])
+def test_one_of_two_flags_is_enough(kind: str, release: str, flags: tuple[bool, bool]) -> None:
+    llama = kind != "qwen2"
+    table: dict[str, Steps] = always(qkv_bias=True, o_bias=llama)
+    read(kind, release, table, attention_bias=flags[0], bias=flags[1])
+
+
 @pytest.mark.parametrize("release", ["0.5.11", "0.5.23"])
 @pytest.mark.parametrize("x", "qkvo")
 def test_the_biases_of_a_mistral_drafter_under_mistrals_names(release: str, x: str) -> None:

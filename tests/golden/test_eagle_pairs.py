@@ -126,7 +126,7 @@ def test_the_golden_files_agree_with_the_readers(file):
     golden = json.loads(file.read_text())
     drafter, end = file.stem, file.parent.name.split("--")[1]
     if (drafter, end) in CLOSED:
-        assert golden == {"closed_by": [CLOSED[drafter, end]]}
+        assert list(golden) == ["closed_by"] and CLOSED[drafter, end] in golden["closed_by"]
         return
     layout = golden["route"][-1].split("/")[1]
     spelt, config = SPELT[layout], golden["config"]

@@ -64,7 +64,7 @@ def test_the_graph_asks_which_of_two_is_meant() -> None:
     with pytest.raises(UsageError) as caught:
         ckptmorph.graph(from_="sglang", to="vllm")
     assert caught.value.code == "ambiguous-algorithm"
-    assert caught.value.next == "--from eagle3/sglang, or name a drafter"
+    assert caught.value.next == "--from eagle/sglang, or name a drafter"
     for algorithm in ("eagle3", "eagle3_mla"):
         found = ckptmorph.graph(from_=f"{algorithm}/sglang", to="vllm")
         assert found.route == (f"{algorithm}/sglang", algorithm, f"{algorithm}/vllm")
