@@ -191,6 +191,9 @@ def _write_theta(value: Any, path: str, args: Args, ctx: Context) -> dict[str, A
 
 
 def _read_scaling(config: Any, path: str, args: Args, ctx: Context) -> Any:
+    if args.get("only") == "older":  # a reader that never looks at rope_parameters
+        older = get_path(config, _join(path, "rope_scaling"))
+        return older if older is ABSENT else _scaling(older)
     theta, scaling = _rope(config, path)
     # Where a base is stated and no scaling is, the absence is the statement: plain rotary embedding.
     return None if scaling is ABSENT and theta is not ABSENT else scaling
