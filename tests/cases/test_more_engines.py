@@ -261,6 +261,39 @@ def test_B081_the_usual_types_are_known_everywhere(tmp_path: Path, engine: str, 
     assert verify(source, engine, target_arch=LLAMA).verdict == "ok"
 
 
+# --- B079: lengths ---
+
+
+@pytest.mark.parametrize("release", ["0.5.6", "0.5.14", "0.5.23"])
+def test_B079_a_drafter_shorter_than_its_target_keeps_the_server_from_starting(
+    tmp_path: Path, release: str
+) -> None:
+    """SGLang gives the drafter the target's length and refuses it; raising the field is the user's decision."""
+    target = build_target(tmp_path / "target", max_position_embeddings=40960)
+    source = build(tmp_path / "in", "sglang")
+    result = verify(source, f"sglang@{release}", target=target)
+    assert result.verdict == "warn"
+    said = finding(result.findings, "draft-context-too-short")
+    assert "2048" in said.message and "40960" in said.message
+    assert "--set max_position_embeddings" in (said.next or "")
+    out, _ = convert(source, f"sglang@{release}", target=target)
+    assert config_of(out)["max_position_embeddings"] == 2048
+    raised, report = convert(
+        source, f"sglang@{release}", "raised", target=target, facts={"max_position_embeddings": 40960}
+    )
+    assert config_of(raised)["max_position_embeddings"] == 40960
+    assert "draft-context-too-short" not in codes(report.findings)
+
+
+@pytest.mark.parametrize(("kind", "said"), [("llama3", True), ("yarn", False)])
+def test_B079_a_scaling_factor_may_make_it_long_enough(tmp_path: Path, kind: str, said: bool) -> None:
+    """The length is multiplied by the factor, except for llama3; with a factor nothing is claimed."""
+    target = build_target(tmp_path / "target", max_position_embeddings=40960)
+    source = build(tmp_path / "in", "sglang", edits={"rope_scaling": {"rope_type": kind, "factor": 32.0}})
+    found = codes(verify(source, "sglang", target=target).findings, "warning")
+    assert ("draft-context-too-short" in found) is said
+
+
 # --- B099: a quantised target ---
 
 METHODS = ["fp8", "modelopt", "compressed-tensors"]
