@@ -168,8 +168,13 @@ class _Judging:
             ):
                 continue
             if ours.value != theirs.value:
-                entry = next(e for e in entries if e.fact == name)
+                entry = self._line(entries, name)
                 self.findings.append(self._misread(name, ours, theirs, entry))
+
+    def _line(self, entries: list[Entry], name: str) -> Entry:
+        """The line that gave the engine its value: the first one about the fact that is read for this drafter."""
+        lines = [entry for entry in entries if entry.fact == name]
+        return next((line for line in lines if holds(line.read_when, self.env)), lines[0])
 
     def _misread(self, name: str, ours: Known, theirs: Known, entry: Entry) -> Finding:
         who = f"{self.engine.engine} {self.release}"
