@@ -267,6 +267,28 @@ def test_sglang_model_in_front_of_names_that_came_with_0_5_12(
     assert {found[name] for name in names} == {"loaded"}
 
 
+@pytest.mark.parametrize("release", SGLANG)
+def test_sglang_without_a_word_about_rope(release: str) -> None:
+    config = sglang_config(ONE)
+    del config["rope_theta"]
+    check(
+        "sglang",
+        release,
+        config,
+        sglang_shapes(ONE),
+        {"rope_theta": [("0", 1e4)], "rope_scaling": [("0", None)]},
+    )
+
+
+@pytest.mark.parametrize("release", ["0.5.17", "0.5.23"])
+def test_sglang_a_null_inside_is_explained(release: str) -> None:
+    config = sglang_config(ONE, norm_before_fc=True)
+    config["eagle_config"]["norm_before_fc"] = None
+    found = look("sglang", release, sglang_shapes(ONE), config).facts["norm_before_fc"]
+    assert found.value is False
+    assert "hides the field at the top" in (found.evidence.because or "")
+
+
 # --- vLLM -------------------------------------------------------------------------------------------------------------
 
 DEEPSEEK = ["DeepseekForCausalLM", "DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "GlmMoeDsaForCausalLM"]
@@ -312,6 +334,7 @@ def test_vllm_forms(release: str) -> None:
     shapes = speculators_shapes(ONE)
     whole = speculators_config(ONE)
     assert look("vllm", release, shapes, whole).form == "speculators"
+    assert "engine-field-missing" not in codes(look("vllm", release, shapes, whole), "warning")
     assert look("vllm", release, shapes, vllm_config(ONE)).form == "flat"
     for key in ("speculators_config",):
         broken = {k: v for k, v in whole.items() if k != key}
@@ -499,6 +522,33 @@ def test_vllm_ids_in_the_second_place_are_warned_of(release: str) -> None:
     )
 
 
+@pytest.mark.parametrize("release", VLLM)
+@pytest.mark.parametrize("form", ["flat", "speculators"])
+def test_vllm_without_a_word_about_rope(release: str, form: str) -> None:
+    config = vllm_config(ONE) if form == "flat" else nested("llama")
+    config.pop("rope_theta", None)
+    table: dict[str, Steps] = {"rope_theta": [("0", 1e4)], "rope_scaling": [("0", None)]}
+    check("vllm", release, config, speculators_shapes(ONE), table)
+
+
+@pytest.mark.parametrize("release", VLLM)
+@pytest.mark.parametrize("form", ["flat", "speculators"])
+def test_vllm_sliding_windows_of_a_llama_drafter(release: str, form: str) -> None:
+    config = vllm_config(ONE) if form == "flat" else nested("llama")
+    (config if form == "flat" else config["transformer_layer_config"]).update(WINDOWS)
+    check("vllm", release, config, speculators_shapes(ONE), {"attention_windows": [("0", [8])]})
+
+
+@pytest.mark.parametrize("release", ["0.24.0", "0.33.0"])
+def test_vllm_the_qwen3_class_counts_ids_in_either_place(release: str) -> None:
+    config = vllm_config(QWEN3, [2, 4, 5, 10], eagle_config={AT: [2, 4, 5, 10, 12]})
+    del config["num_aux_hidden_states"]
+    shapes = speculators_shapes(QWEN3)
+    assert look("vllm", release, shapes, config).facts["num_aux_states"].value == 4
+    del config[AT]
+    assert look("vllm", release, shapes, config).facts["num_aux_states"].value == 5
+
+
 @pytest.mark.parametrize("release", ["0.24.0", "0.33.0"])
 @pytest.mark.parametrize("form", ["flat", "speculators"])
 @pytest.mark.parametrize(
@@ -507,6 +557,8 @@ def test_vllm_ids_in_the_second_place_are_warned_of(release: str) -> None:
         ({"num_aux_layers": 5}, 5),
         ({"num_aux_hidden_states": 6}, 6),
         ({"num_aux_layers": 5, "num_aux_hidden_states": 6}, 5),
+        ({"num_aux_layers": 0, "num_aux_hidden_states": 6}, 0),  # the first that is not null, even so
+        ({"num_aux_layers": None, "num_aux_hidden_states": 6}, 6),
     ],
 )
 def test_vllm_the_qwen3_class_counts_states(
