@@ -31,7 +31,7 @@ FLIPS: dict[str, dict[Any, Any]] = {
     },
     "if_present": {"kept": "replaced", "replaced": "kept"},
     "if_absent": {"target": "random", "random": "target"},
-    "pick": {"any": "first", "first": "any", "agree": "first"},
+    "pick": {"any": "first", "first": "agree", "agree": "first"},
     "h": {"id": "id + 1", "id + 1": "id"},
     "highest": {"n": "n - 1", "n - 1": "n"},
     "lowest": {"0": "1", "1": "0"},

@@ -18,6 +18,7 @@ import inspect
 import itertools
 import os
 import random
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -70,6 +71,11 @@ class Judge:
             if not self.passes():
                 raise SystemExit(f"{self.name} fails when nothing is changed: {self.arguments}")
         return seen
+
+    @cached_property
+    def words(self) -> frozenset[str]:
+        """What it speaks of."""
+        return _words(f"{self.name} {self.arguments}")
 
     def passes(self) -> bool:
         """Call it. A test that skips itself has no opinion."""
@@ -194,8 +200,12 @@ def changed(registry: Registry, schema: Schema) -> Registry:
     return replace(registry, layouts={**registry.layouts, tuple(key): schema})  # type: ignore[dict-item]
 
 
+def _words(text: str) -> frozenset[str]:
+    return frozenset(word for word in re.split(r"[^\w]+|_", text) if len(word) > 1)
+
+
 class Bench:
-    """All judges of a folder. Those that noticed a change near by are asked first about the next one."""
+    """All judges of a folder. Those that noticed a change near by are asked first, then those that name the rule."""
 
     def __init__(self, folder: str) -> None:
         self.registry = load_registry()
@@ -205,10 +215,11 @@ class Bench:
     def notices(self, mutant: Mutant) -> bool:
         """Whether one of the judges fails."""
         favourites = self.first.setdefault(mutant.area, [])
-        known = {id(judge) for judge in favourites}
         assert mutant.schema is not None
         registry = changed(self.registry, mutant.schema)
-        for judge in [*favourites, *(judge for judge in self.judges if id(judge) not in known)]:
+        speaks_of = _words(mutant.words)
+        rest = sorted(self.judges, key=lambda judge: -len(judge.words & speaks_of))
+        for judge in [*favourites[:8], *rest]:
             if not judge.knows(mutant):
                 continue
             with registry_is(registry):

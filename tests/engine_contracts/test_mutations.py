@@ -15,7 +15,7 @@ from tools.mutants import mutants, plain
 from tools.mutate import Bench, sample
 
 ENGINES = sorted(load_registry().engines)
-SAMPLE, SEED = 8, 20
+SAMPLE, SEED = 6, 20
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +34,10 @@ def test_a_changed_rule_is_noticed(key: tuple[str, str], bench: Bench) -> None:
     assert bench.unnoticed(chosen) == []
 
 
-def test_an_unchanged_contract_bothers_nobody(bench: Bench) -> None:
+def test_an_unchanged_contract_bothers_nobody() -> None:
     """A bench that fails whatever one does would notice every change."""
+    bench = Bench("engine_contracts")
+    bench.judges = bench.judges[::40]
     key = ENGINES[0]
     mutant = sample(engine_of(key), 1, SEED)[0]
     mutant.schema, mutant.releases = engine_of(key), frozenset(engine_of(key).releases[:1])
