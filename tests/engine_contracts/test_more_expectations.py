@@ -280,6 +280,25 @@ def test_sglang_without_a_word_about_rope(release: str) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("engine", "release"),
+    [("sglang", "0.5.17"), ("sglang", "0.5.23"), ("vllm", "0.22.0"), ("vllm", "0.33.0")],
+)
+def test_of_two_flags_that_disagree_the_inner_one_counts_without_a_complaint(
+    engine: str, release: str
+) -> None:
+    geo = ONE.having("norm_before_fc")
+    if engine == "sglang":
+        shapes, config = sglang_shapes(geo), sglang_config(geo)
+    else:
+        shapes, config = speculators_shapes(geo), vllm_config(geo, eagle_config={})
+    config["norm_before_fc"] = False
+    config["eagle_config"]["norm_before_fc"] = True
+    found = look(engine, release, shapes, config)
+    assert found.facts["norm_before_fc"].value is True
+    assert codes(found) == set()
+
+
 @pytest.mark.parametrize("release", ["0.5.17", "0.5.23"])
 def test_sglang_a_null_inside_is_explained(release: str) -> None:
     config = sglang_config(ONE, norm_before_fc=True)
@@ -544,7 +563,9 @@ def test_vllm_the_qwen3_class_counts_ids_in_either_place(release: str) -> None:
     config = vllm_config(QWEN3, [2, 4, 5, 10], eagle_config={AT: [2, 4, 5, 10, 12]})
     del config["num_aux_hidden_states"]
     shapes = speculators_shapes(QWEN3)
-    assert look("vllm", release, shapes, config).facts["num_aux_states"].value == 4
+    both = look("vllm", release, shapes, config)
+    assert both.facts["num_aux_states"].value == 4
+    assert not {f.where for f in both.findings if f.severity == "error"} - {"fc.weight"}
     del config[AT]
     assert look("vllm", release, shapes, config).facts["num_aux_states"].value == 5
 
@@ -571,7 +592,12 @@ def test_vllm_the_qwen3_class_counts_states(
     else:
         config = speculators_config(QWEN3, [2, 4, 5, 10])
         config["transformer_layer_config"].update(fields)
-    assert look("vllm", release, speculators_shapes(QWEN3), config).facts["num_aux_states"].value == count
+    found = look("vllm", release, speculators_shapes(QWEN3), config)
+    assert found.facts["num_aux_states"].value == count
+    assert not {f.where for f in found.findings if f.severity == "error"} - {
+        "fc.weight",
+        *found.tensors.misshapen,
+    }
 
 
 @pytest.mark.parametrize("release", VLLM)

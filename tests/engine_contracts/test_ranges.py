@@ -81,3 +81,14 @@ def test_a_line_that_always_applies_with_a_fixed_value_stands_alone(key: tuple[s
             for other in (e for e in entries if e is not fixed):
                 both = [r for r in engine.releases if covers(fixed.versions, r) and covers(other.versions, r)]
                 assert not both, f"{name}: at {both} the value is fixed, and another line reads it"
+
+
+@pytest.mark.parametrize("key", KEYS, ids="/".join)
+def test_a_code_is_acceptable_wherever_it_is_given_or_nowhere(key: tuple[str, str]) -> None:
+    """--accept names a code, not the line that gave it."""
+    found: dict[str, set[bool]] = defaultdict(set)
+    for _, entries in conditional(engine_of(key)):
+        for entry in entries:
+            if entry.code is not None:
+                found[entry.code].add(entry.acceptable)
+    assert {code for code, ways in found.items() if len(ways) > 1} == set()
