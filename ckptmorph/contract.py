@@ -232,13 +232,18 @@ class _Judging:
             ):  # the tensor's fate says it
                 continue
             if ours is not None and theirs is not None and ours.value != theirs.value:
-                entry = next(e for e in entries if e.fact == name)
+                entry = self._line(entries, name)
                 out[name] = self._misread(name, ours, theirs, entry)
         return out
 
     def _idle_flags(self) -> set[str | None]:
         """Flags of tensors that do nothing when they are zero: an engine may have one where the drafter has none."""
         return {spec.shown for spec in self.hub.tensors.values() if spec.idle_if_zero}
+
+    def _line(self, entries: list[Entry], name: str) -> Entry:
+        """The line that gave the engine its value: the first one about the fact that is read for this drafter."""
+        lines = [entry for entry in entries if entry.fact == name]
+        return next((line for line in lines if holds(line.read_when, self.env)), lines[0])
 
     def _misread(self, name: str, ours: Known, theirs: Known, entry: Entry) -> Finding:
         who = f"{self.engine.engine} {self.release}"

@@ -98,6 +98,11 @@ YARN = {"rope_type": "yarn", "factor": 4.0}
 IDS = {"eagle_aux_hidden_state_layer_ids": [1, 3, 4, 9]}
 
 
+def base_moved_away(base: float) -> Steps:
+    """One release of SGLang pins transformers 5.0.0rc0 and finds no rope_theta."""
+    return [("0.5.6.post1", 10000.0), ("0.5.6.post2", base)]
+
+
 # --- SGLang -----------------------------------------------------------------------------------------------------------
 
 
@@ -124,12 +129,12 @@ def test_sglang_reads_a_full_config(release: str) -> None:
         attention_windows=[None], rms_norm_eps=1e-5, rope_scaling=YARN, num_key_value_heads=2,
         target_hidden_size=32, draft_vocab_size=24,
     ) | {
+        "rope_theta": [("0", 5e5), *base_moved_away(5e5)],
         "num_aux_states": [("0", 3), ("0.5.12", 4)],
         "norm_before_fc": [("0", False), ("0.5.17", True)],
         "fc_norm": [("0", False), ("0.5.12", True)],
         "norm_output": [("0", False), ("0.5.12", True)],
         "use_aux_hidden_state": [("0", True), ("0.5.8", False)],
-        "rope_theta": [("0", 500000.0), ("0.5.6.post1", 10000.0), ("0.5.6.post2", 500000.0)],
     }  # fmt: skip
     check("sglang", release, config, sglang_shapes(ONE), table)
 
@@ -340,15 +345,14 @@ def test_vllm_reads_a_full_nested_config(release: str) -> None:
 
 @pytest.mark.parametrize("release", VLLM)
 def test_vllm_reads_rope_scaling(release: str) -> None:
-    flat = look("vllm", release, speculators_shapes(ONE), vllm_config(ONE, rope_scaling=YARN)).facts
-    inner = nested("llama")
-    inner["transformer_layer_config"]["rope_parameters"] = {"rope_theta": 5e5, **YARN}
-    deep = look("vllm", release, speculators_shapes(ONE), inner).facts
-    for facts, first in ((flat, "0.24"), (deep, "0.12")):
-        if step([("0", False), (first, True)], release):
-            assert facts["rope_scaling"].value == YARN
-    bare = look("vllm", release, speculators_shapes(ONE), BARE).facts
-    assert bare.get("rope_scaling") is None or bare["rope_scaling"].value is None
+    """The older key is read by all, rope_parameters from 0.12 on, whatever becomes of the base in it."""
+    older, newer = {"rope_scaling": YARN}, {"rope_parameters": {"rope_theta": 5e5, **YARN}}
+    for said, first in ((older, "0"), (newer, "0.12"), ({}, "99")):
+        inner = nested("llama")
+        inner["transformer_layer_config"].update(said)
+        table: dict[str, Steps] = {"rope_scaling": [("0", None), (first, YARN)]}
+        for config in (vllm_config(ONE, **said), inner):
+            check("vllm", release, config, speculators_shapes(ONE), table)
 
 
 # --- vLLM, checks -----------------------------------------------------------------------------------------------------

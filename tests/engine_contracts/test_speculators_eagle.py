@@ -1,12 +1,9 @@
-"""The speculators library as a loader of EAGLE-1: what it builds, takes from the target, ignores and leaves random.
-
-Every rule of the contract is changed, one at a time, and some expectation here must notice.
-"""
+"""The speculators library as a loader of EAGLE-1: what it builds, takes from the target, ignores and leaves random."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,12 +12,10 @@ from ckptmorph.schema.engines import Engine
 from ckptmorph.schema.registry import load_registry
 from tests.conversion.drafters import Shapes
 from tests.engine_contracts.looking import codes, fates, look, without
-from tests.engine_contracts.mutants import mutants
 
 H, INNER, VOCAB, HEADS, KV, HD = 64, 96, 256, 4, 2, 16
 WITH = ["0.1.0", "0.2.0", "0.3.0", "0.4.0", "0.4.0.1"]
 AFTER = ["0.5.0", "0.6.0", "0.7.0", "0.8.0", "0.8.1", "0.9.0"]
-ENGINE = load_registry().engine("eagle", "speculators")
 
 
 def config(kind: str = "llama", edits: dict[str, Any] | None = None, **top: Any) -> dict[str, Any]:
@@ -195,20 +190,4 @@ EXPECTATIONS: list[Callable[[Engine], None]] = [plain, flags, decoders, kinds, n
 
 @pytest.mark.parametrize("expectation", EXPECTATIONS, ids=lambda e: e.__name__)
 def test_the_library_as_a_loader(expectation: Callable[[Engine], None]) -> None:
-    expectation(ENGINE)
-
-
-def unnoticed() -> Iterator[str]:
-    for mutant in mutants(load_registry(), ENGINE):
-        try:
-            for expectation in EXPECTATIONS:
-                expectation(mutant.engine)
-        except Exception:
-            continue
-        yield mutant.words
-
-
-def test_every_changed_rule_is_noticed() -> None:
-    made = list(mutants(load_registry(), ENGINE))
-    assert len(made) >= 40
-    assert list(unnoticed()) == []
+    expectation(load_registry().engine("eagle", "speculators"))
