@@ -9,26 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ckptmorph import unread_ids
 from ckptmorph.canonical import Drafter, Request, Shaped, codec_context, environment
+from ckptmorph.captures import Capturing
+from ckptmorph.engine_reading import Env, Reading, class_for, named, read_as_engine
 from ckptmorph.facts import Known, active, cite
 from ckptmorph.findings import Finding, Severity, error, in_json, note, verdict_of, warning
 from ckptmorph.matching import fold
-from ckptmorph.predict import (
-    MAX_BUILT,
-    Env,
-    Reading,
-    TensorPrediction,
-    Treated,
-    class_for,
-    in_words,
-    named,
-    read_as_engine,
-)
+from ckptmorph.predict import MAX_BUILT, TensorPrediction, Treated, in_words
 from ckptmorph.predictions import EngineAt, Prediction, coverage
-from ckptmorph.schema.capture import NeedsTarget, captured, known_classes, limits, rule_for, states_of
-from ckptmorph.schema.codecs import MAX_LAYERS
-from ckptmorph.schema.engines import Capture, CaptureRule
 from ckptmorph.schema.expr import holds, parse
 from ckptmorph.schema.models import Check, Entry
 from ckptmorph.schema.paths import ABSENT, get_path
@@ -260,140 +248,19 @@ class _Judging:
             source=cite(entry.source),
         )
 
-    # --- states ---
-
     def _states(self) -> None:
-        capture = self.engine.capture
-        if capture is None:
+        if self.engine.capture is None:
             return
-        who = f"{self.engine.engine} {self.release}"
-        trained = self._trained()
-        rule = rule_for(capture, self.ctx.target_class, self.release)
-        if rule is None:
-            self._no_rule(capture, who)
-            return
-        ids = self._ids(capture)
-        try:
-            states = captured(capture, rule, ids, self.ctx.n)
-            asked = None if ids is None else states_of(rule, ids, self.ctx.n)
-        except NeedsTarget as exc:
-            self.findings.append(
-                warning(
-                    "target-unknown",
-                    f"which states {who} captures is not checked: {exc}",
-                    next="--target DIR_OR_CONFIG",
-                )
-            )
-            return
-        if not capture.at or not covers(capture.versions, self.release):
-            said = unread_ids.judge(who, capture, rule, states, trained, self.ctx.n)
-            self.findings += [said] if said else []
-            # With an option, what will be captured is the user's to say.
-            open_ = said is not None and capture.option is not None
-            self.captured = None if states is None or open_ else tuple(states)
-            return
-        if states is not None:
-            self.captured = tuple(states)
-        if ids is None:
-            self._defaults(capture, who, rule, states)
-        if states and limits(rule, self.ctx.n)[1] is None:
-            self._unbounded(capture, max(states), trained)
-        if trained is None or states is None:
-            return
-        if list(states) != list(trained.value):
-            lost = sorted(set(asked or []) - set(states))
-            self.findings.append(
-                error(
-                    "wrong-aux-states",
-                    f"{who} captures the states {list(states)}; the drafter was trained on {trained.value} "
-                    f"({trained.evidence})",
-                    where=capture.places[0].path,
-                    expected=trained.value,
-                    got=list(states),
-                    hint=f"state {lost[0]}: {rule.outside}" if lost else rule.because,
-                    next=self._convert(),
-                    source=cite(rule.source),
-                )
-            )
-
-    def _defaults(self, capture: Capture, who: str, rule: CaptureRule, states: list[int] | None) -> None:
-        """The engine reads no ids. That is fine when its default states are known to be the drafter's."""
-        trained, place = self._trained(), capture.places[0].path
-        known = trained is not None and states is not None
-        same = known and trained is not None and list(states or []) == list(trained.value)
-        if known and not same:
-            return  # what is captured instead is an error of its own
-        shown = rule.default if states is None else f"{rule.default} = {states}"
-        text = f"{who} finds no layer ids in {place} and captures its default states {shown}"
-        say = note if same else warning
-        more = None if same else "--target DIR_OR_CONFIG tells which states these are"
-        self.findings.append(say("default-states", text, where=place, source=cite(rule.source), next=more))
-
-    def _unbounded(self, capture: Capture, highest: int, trained: Known | None) -> None:
-        """Nothing bounds the states from above. What a file says has at least been trained with; a typed number not."""
-        say = warning if trained is not None and trained.evidence.kind == "user" else note
-        self.findings.append(
-            say(
-                "states-not-bounded",
-                f"whether the target has a state {highest} is not checked: its number of layers is not known",
-                where=capture.places[0].path,
-                next="--target DIR_OR_CONFIG",
-            )
+        who, trained = f"{self.engine.engine} {self.release}", self._trained()
+        states = Capturing(
+            self.engine.capture, self.release, self.ctx, self.config, trained, who, self._convert()
         )
+        states.judge()
+        self.captured = states.captured
+        self.findings += states.findings
 
     def _trained(self) -> Known | None:
         return self.drafter.facts.get(self.hub.states or "") if self.drafter else None
-
-    def _ids(self, capture: Capture) -> list[int] | None:
-        if not covers(capture.versions, self.release):
-            return None
-        for place in capture.places:
-            value = get_path(self.config, place.path)
-            if not covers(place.versions, self.release) or not isinstance(value, list) or not value:
-                continue
-            if place.warn is not None:
-                self.findings.append(
-                    warning(
-                        "ids-in-second-place",
-                        f"{place.path}: {place.warn}",
-                        where=place.path,
-                        next=self._convert(),
-                    )
-                )
-            if all(isinstance(v, int) and abs(v) <= MAX_LAYERS for v in value):
-                return [int(v) for v in value]
-            text = f"{place.path} is {value!r}, which is no list of layer ids"
-            step = "correct the config, then try again"
-            self.findings.append(error("bad-config-value", text, where=place.path, next=step))
-            return None
-        return None
-
-    def _no_rule(self, capture: Capture, who: str) -> None:
-        target = self.ctx.target_class
-        if target is None:
-            place, trained = unread_ids.place(capture), self._trained()
-            if self._ids(capture) is None:
-                known = f"; the drafter was trained on {trained.value}" if trained else ""
-                text = f"{who} finds no layer ids in {place} and captures the default states of its target class{known}"
-                self.findings.append(warning("default-states", text, where=place, next=self._convert()))
-            self.findings.append(
-                warning(
-                    "target-unknown",
-                    f"which states {who} captures depends on the target's class, which is not known: not checked",
-                    next="--target DIR_OR_CONFIG, or --target-arch CLASS",
-                )
-            )
-            return
-        classes = known_classes(capture, self.release)
-        self.findings.append(
-            error(
-                "target-class-unsupported",
-                f"{who} has no auxiliary states for target class {target}, as far as we read its source",
-                where=target,
-                hint=f"classes with a rule: {', '.join(classes)}",
-                next="--target-arch with one of these classes, if the target behaves like it; or another release",
-            )
-        )
 
     # --- other checks ---
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ckptmorph.engine_reading import clue_holds, clue_words
 from ckptmorph.errors import InputError, RefusedError
 from ckptmorph.findings import Value
 from ckptmorph.matching import match, strip_prefixes
-from ckptmorph.predict import clue_holds, clue_words
 from ckptmorph.schema.models import Layout
 from ckptmorph.schema.registry import Registry
 

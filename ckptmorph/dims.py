@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ckptmorph.findings import Finding, error, warning
-from ckptmorph.schema.expr import Expr, ExprError
+from ckptmorph.schema.expr import Expr, ExprError, parse
+from ckptmorph.schema.models import Algorithm, Entry
 
 
 @dataclass(frozen=True)
@@ -170,3 +171,13 @@ def undetermined(symbols: Mapping[str, str], solved: Solved, needed: set[str]) -
         for symbol, fact in symbols.items()
         if symbol in needed and symbol not in solved.values
     ]
+
+
+def computed_sizes(hub: Algorithm, entries: list[Entry]) -> dict[str, Expr]:
+    """What a layout means by saying nothing about a dimension, by fact."""
+    out: dict[str, Expr] = {}
+    for entry in entries:
+        value = entry.fixed if entry.has_fixed else entry.default
+        if entry.fact is not None and entry.fact in hub.dims.values() and value is not None:
+            out[entry.fact] = parse(str(value).lstrip("="))
+    return out

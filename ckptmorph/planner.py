@@ -18,6 +18,7 @@ from ckptmorph.graphs import Cost, Edge, Evaluated, edges_of, hub_node, layout_n
 from ckptmorph.idle import without_idle
 from ckptmorph.losses import ELSEWHERE, Lost, loss_id
 from ckptmorph.matching import names_of
+from ckptmorph.outputs import Output
 from ckptmorph.plans import Dropped, Place, Plan, tensor_steps, volume
 from ckptmorph.predictions import EngineAt, Prediction
 from ckptmorph.provenance import find_ancestor, tensor_names
@@ -25,7 +26,7 @@ from ckptmorph.schema.expr import holds
 from ckptmorph.schema.models import Layout
 from ckptmorph.schema.registry import Registry
 from ckptmorph.sources import Source, Wish, engine_release, refuse_broken, split_release, summary
-from ckptmorph.write import Output, compose
+from ckptmorph.write import compose
 
 CARRIED = (
     "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt",

@@ -10,8 +10,8 @@ from pydantic import Field
 from ckptmorph.findings import Finding, Value
 from ckptmorph.losses import Lost
 from ckptmorph.ops.nodes import Node
+from ckptmorph.outputs import ConfigStep
 from ckptmorph.predictions import Prediction
-from ckptmorph.write import ConfigStep
 
 CONVERT_SCHEMA = "ckptmorph.convert/1"
 

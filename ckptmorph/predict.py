@@ -1,26 +1,21 @@
-"""Predicting an engine release: its config reading, the parameters it builds, and what happens to each tensor.
+"""Predicting an engine release: the parameters it builds, and what happens to each tensor.
 
-Everything comes from the contract (data): the form the engine recognises, the fields it reads with its own defaults,
-the parameters it then builds (the hub's tensors under the engine's facts), the names it accepts, and its policies for
-names it does not know and parameters nobody fills.
+Everything comes from the contract (data): the parameters that the engine builds (the hub's tensors under the engine's
+facts), the names it accepts, and its policies for names it does not know and parameters nobody fills.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from ckptmorph.canonical import Shaped, environment
-from ckptmorph.facts import Evidence, Known, active, apply_defaults, cite, read_config
-from ckptmorph.findings import Finding, Value, error, in_json, warning
+from ckptmorph.canonical import Shaped
+from ckptmorph.facts import Known, cite
+from ckptmorph.findings import Value
 from ckptmorph.names import Canon, Spelling, enumerate_tensors, read_as
-from ckptmorph.schema.codecs import Context
-from ckptmorph.schema.engines import Classes, Engine, Form, Match, Policy, Provided
-from ckptmorph.schema.expr import Expr, holds
-from ckptmorph.schema.models import Algorithm, Clue, Entry
-from ckptmorph.schema.paths import ABSENT, get_path
-from ckptmorph.schema.registry import Registry
+from ckptmorph.schema.engines import Engine, Form, Match, Policy, Provided
+from ckptmorph.schema.expr import holds
+from ckptmorph.schema.models import Algorithm
 from ckptmorph.schema.template import template
 from ckptmorph.schema.versions import covers
 
@@ -48,169 +43,6 @@ class Treated(Value):
     got: tuple[int, ...] | None = None
     source: str | None = None
     logged: bool = False
-
-
-class Env(dict[str, Any]):
-    """An expression environment that also answers for the file at hand.
-
-    ``has.PATH``: the config has a value there that is not null. ``null.PATH``: it has an explicit null there.
-    ``in_file.NAME``: the file has a tensor of that name.
-    """
-
-    def __init__(
-        self,
-        values: Mapping[str, Any],
-        config: Mapping[str, Any],
-        drafter: Mapping[str, Any],
-        names: Collection[str] = (),
-    ) -> None:
-        super().__init__(values)
-        self.update({f"drafter.{name}": value for name, value in drafter.items()})
-        self.config, self.names = config, names
-
-    def __contains__(self, key: object) -> bool:
-        of_file = isinstance(key, str) and key.split(".")[0] in ("has", "null", "in_file")
-        return super().__contains__(key) or of_file
-
-    def __missing__(self, key: str) -> bool:
-        kind, _, path = key.partition(".")
-        if kind == "in_file":
-            return path in self.names
-        value = get_path(self.config, path)
-        if kind == "has":
-            return value is not ABSENT and value is not None
-        if kind == "null":
-            return value is None
-        raise KeyError(key)
-
-
-@dataclass
-class Reading:
-    """How the engine reads the config: the form, its facts, and what it raises on."""
-
-    form: Form | None = None
-    facts: dict[str, Known] = field(default_factory=dict)
-    findings: list[Finding] = field(default_factory=list)
-
-
-def clue_holds(clue: Clue, config: Mapping[str, Any], names: set[str]) -> bool:
-    """Whether a detection clue is satisfied by a config and tensor names."""
-    if clue.tensor is not None:
-        parsed = template(clue.tensor)
-        return any(parsed.match(name) is not None for name in names) is not clue.absent
-    assert clue.config is not None
-    value = get_path(config, clue.config)
-    if clue.absent:
-        return value is ABSENT or value is None
-    if value is ABSENT or value is None:
-        return False
-    if "equals" in clue.model_fields_set:
-        return bool(value == clue.equals)
-    return not clue.one_of or value in clue.one_of
-
-
-def clue_words(clue: Clue) -> str:
-    """A clue in words, for messages."""
-    if clue.tensor is not None:
-        return f"tensor {clue.tensor}"
-    if clue.absent:
-        return f"config has no {clue.config}"
-    if "equals" in clue.model_fields_set:
-        return f"config {clue.config} = {clue.equals}"
-    return f"config has {clue.config}" + (f" in {clue.one_of}" if clue.one_of else "")
-
-
-def pick_form(engine: Engine, release: str, config: Mapping[str, Any], names: set[str]) -> Form | None:
-    """The first form of the engine whose clues hold."""
-    for form in engine.forms:
-        if covers(form.versions, release) and all(clue_holds(c, config, names) for c in form.detect):
-            return form
-    return None
-
-
-def read_as_engine(
-    registry: Registry,
-    engine: Engine,
-    release: str,
-    config: Mapping[str, Any],
-    names: set[str],
-    ctx: Context,
-    drafter: Mapping[str, Any] | None = None,
-) -> Reading:
-    """Read a config the way this engine release does.
-
-    Args:
-        drafter: what the drafter itself says, for what is not read but given by the user to fit the drafter.
-    """
-    form = pick_form(engine, release, config, names)
-    if form is None:
-        forms = ", ".join(
-            f"{f.form} (not so here: {'; '.join(clue_words(c) for c in f.detect if not clue_holds(c, config, names))})"
-            for f in engine.forms
-            if covers(f.versions, release)
-        )
-        return Reading(
-            findings=[
-                error(
-                    "engine-cannot-read-config",
-                    f"{engine.engine} {release} does not recognise this config; it reads: {forms}",
-                    where="config.json",
-                    next=f"ckptmorph convert DRAFTER OUT --to {engine.engine}@{release}",
-                )
-            ]
-        )
-    hub = registry.algorithm(engine.algorithm)
-    entries = active(registry.entries(form.config), release)
-    out = Reading(form)
-    own = drafter or {}
-    dims: Mapping[str, Any] = Env(ctx.dims, config, own)
-    for _ in range(2):  # the second time the dimensions are known, for codecs that need them
-        context = Context(dims, ctx.n, ctx.target_class, ctx.captures, ctx.releases)
-        said = read_config(hub, entries, config, context)
-        out.facts = dict(said.values)
-        for _ in range(3):  # defaults may build on each other
-            apply_defaults(hub, entries, Env(environment(hub, out.facts), config, own), said)
-            out.facts = {**said.defaults, **said.values}
-        dims = Env(environment(hub, out.facts), config, own)
-    out.findings += said.findings
-    out.findings += [
-        _unread(engine, release, entry) for entry in _required_absent(entries, config, out.facts)
-    ]
-    return out
-
-
-def _required_absent(
-    entries: list[Entry], config: Mapping[str, Any], facts: Mapping[str, Known]
-) -> Iterator[Entry]:
-    for entry in entries:
-        if not entry.required or entry.fact is None:
-            continue
-        present = [get_path(config, p) for p in entry.paths]
-        missing = all(v is ABSENT for v in present)
-        if missing or (entry.null_means_absent and entry.fact not in facts):
-            yield entry
-
-
-def _unread(engine: Engine, release: str, entry: Entry) -> Finding:
-    say = warning if entry.severity == "warning" else error
-    return say(
-        "engine-field-missing",
-        f"{engine.engine} {release} needs {entry.paths[0]}: {entry.because or 'it raises without it'}",
-        where=entry.paths[0],
-        source=cite(entry.source),
-        next=f"ckptmorph convert DRAFTER OUT --to {engine.engine}@{release}",
-    )
-
-
-def class_for(form: Form, release: str, config: Mapping[str, Any], env: Mapping[str, Any]) -> Classes | None:
-    """The class of this algorithm that the architecture name selects at this release."""
-    said = get_path(config, form.architectures_at)
-    name = said[0] if isinstance(said, list) and said else said
-    for classes in form.classes:
-        applies = covers(classes.versions, release) and name in classes.architectures
-        if applies and holds(classes.when, env) is not False:
-            return classes
-    return None
 
 
 class TensorPrediction:
@@ -388,23 +220,3 @@ def _matches(match: Match, name: str) -> bool:
         and (match.starts is None or name.startswith(match.starts))
         and (match.ends is None or name.endswith(match.ends))
     )
-
-
-def named(expr: Expr, env: Mapping[str, Any]) -> str:
-    """The known names of an expression with their values, for messages. Which form it is they say by themselves."""
-    return ", ".join(f"{n} = {in_json(env[n])}" for n in sorted(expr.names) if n in env and n != "form")
-
-
-__all__ = [
-    "Env",
-    "Evidence",
-    "Reading",
-    "TensorPrediction",
-    "Treated",
-    "class_for",
-    "clue_holds",
-    "clue_words",
-    "in_words",
-    "named",
-    "read_as_engine",
-]

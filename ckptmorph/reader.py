@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from math import prod
 from typing import Any
 
 from ckptmorph.canonical import Drafter, ReadTensor, Request, Shaped, codec_context, environment
-from ckptmorph.dims import Equation, Solved, check_shapes, compare_config, solve, undetermined
+from ckptmorph.dims import Equation, Solved, check_shapes, compare_config, computed_sizes, solve, undetermined
 from ckptmorph.facts import (
     Evidence,
     Known,
@@ -29,10 +28,9 @@ from ckptmorph.names import Canon, part_of, parts_of
 from ckptmorph.ops import build
 from ckptmorph.ops.nodes import Node, Source
 from ckptmorph.permutes import permutation_of, unpermute_named
-from ckptmorph.reader_checks import assume_defaults, check_drafter, flag_findings
+from ckptmorph.reader_checks import assume_defaults, check_drafter, flag_findings, with_aux_layers
 from ckptmorph.schema.expr import Expr, ExprError, Unknown, parse
 from ckptmorph.schema.models import Algorithm, Entry, Layout, Name
-from ckptmorph.schema.paths import set_path
 from ckptmorph.schema.registry import Registry
 from ckptmorph.vocabulary import read_vocabulary
 
@@ -60,7 +58,7 @@ class _Reading:
         self.request = request
         self.read = read
         self.entries: list[Entry] = registry.entries(layout.config)
-        self.config = _with_aux_layers(config, self.entries, request)
+        self.config = with_aux_layers(config, self.entries, request)
         self.drafter = Drafter(self.hub, layout, config=config)
         self.wrappers = registry.wrapper_prefixes()
         stripped = strip_prefixes(tensors, self.wrappers, layout.prefixes)
@@ -80,7 +78,7 @@ class _Reading:
         early = self._early = read_config(self.hub, self.entries, self.config, context)
         numbers = {name: known.value for name, known in early.values.items()}
         numbers.update({name: known.value for name, known in self.request.given.items()})
-        defaults = _computed_sizes(self.hub, self.entries)
+        defaults = computed_sizes(self.hub, self.entries)
         equations = self.equations(first)
         start = {s: (k, "tensor names") for s, k in first.counts.items() if k}
         weights = [eq for eq in equations if eq.tensor not in self._mask_names(first)]
@@ -362,27 +360,6 @@ class _Reading:
         if len(before) <= part_of(line, canon) or sum(before) > node.shape[line.concat]:
             return None
         return build.slice_(node, line.concat, sum(before[:-1]), sum(before))
-
-
-def _with_aux_layers(config: Mapping[str, Any], entries: list[Entry], request: Request) -> dict[str, Any]:
-    """The config with the ids that the user gave in the source's own numbering put where the source keeps them."""
-    out = copy.deepcopy(dict(config))
-    if request.aux_layers is not None:
-        for entry in entries:
-            if entry.codec == "states":
-                set_path(out, entry.paths[0], list(request.aux_layers))
-                break
-    return out
-
-
-def _computed_sizes(hub: Algorithm, entries: list[Entry]) -> dict[str, Expr]:
-    """What a layout means by saying nothing about a dimension, by fact."""
-    out: dict[str, Expr] = {}
-    for entry in entries:
-        value = entry.fixed if entry.has_fixed else entry.default
-        if entry.fact is not None and entry.fact in hub.dims.values() and value is not None:
-            out[entry.fact] = parse(str(value).lstrip("="))
-    return out
 
 
 def read_drafter(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
+from typing import Any
 
 from ckptmorph.canonical import Drafter, Request
 from ckptmorph.facts import Known, assume, cite, layer_id_candidates, repeated_states, unread_fields
@@ -10,6 +12,7 @@ from ckptmorph.findings import Finding, Severity, error, note, warning
 from ckptmorph.matching import Matched
 from ckptmorph.schema.expr import holds, parse
 from ckptmorph.schema.models import Algorithm, Entry
+from ckptmorph.schema.paths import set_path
 
 
 def flag_findings(
@@ -138,3 +141,14 @@ def _target(drafter: Drafter, request: Request) -> None:
                     next="--target with the model that this drafter was trained for",
                 )
             )
+
+
+def with_aux_layers(config: Mapping[str, Any], entries: list[Entry], request: Request) -> dict[str, Any]:
+    """The config with the ids that the user gave in the source's own numbering put where the source keeps them."""
+    out = copy.deepcopy(dict(config))
+    if request.aux_layers is not None:
+        for entry in entries:
+            if entry.codec == "states":
+                set_path(out, entry.paths[0], list(request.aux_layers))
+                break
+    return out

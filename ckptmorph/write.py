@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from ckptmorph.canonical import Drafter, Request, codec_context
 from ckptmorph.facts import Evidence, Known, Said, active, apply_defaults, cite, read_config, touched
-from ckptmorph.findings import Finding, Value, error, in_json, warning
-from ckptmorph.losses import ELSEWHERE, Lost, fixed_otherwise, losses_of
+from ckptmorph.findings import error, in_json, warning
+from ckptmorph.losses import ELSEWHERE, fixed_otherwise, losses_of
 from ckptmorph.names import Canon, Spelling, enumerate_tensors, part_of, written_as
 from ckptmorph.ops import build
 from ckptmorph.ops.nodes import Fill, Node
+from ckptmorph.outputs import ConfigStep, Output
 from ckptmorph.permutes import permutation_of, permute_named
 from ckptmorph.schema.codecs import CODECS, CodecFault
 from ckptmorph.schema.expr import holds, parse
@@ -21,37 +21,6 @@ from ckptmorph.schema.models import Entry, Layout, Name
 from ckptmorph.schema.paths import ABSENT, get_path, remove_path, set_path
 from ckptmorph.schema.registry import Registry
 from ckptmorph.schema.template import template
-
-
-class ConfigStep(Value):
-    """One field of the output config: where it stands, its value, and why."""
-
-    field: str
-    value: Any
-    evidence: Evidence
-
-
-@dataclass
-class Output:
-    """What would be written.
-
-    Attributes:
-        tensors: output names to nodes.
-        config: the whole config.json.
-        facts: the drafter's facts as the output holds them: auxiliary states in the order of its columns, no flags
-            of tensors that the layout leaves out.
-        map_form: form of the vocabulary map in the output; None when there is none.
-    """
-
-    tensors: dict[str, Node] = field(default_factory=dict)
-    canon: dict[str, list[str]] = field(default_factory=dict)
-    config: dict[str, Any] = field(default_factory=dict)
-    facts: dict[str, Known] = field(default_factory=dict)
-    map_form: str | None = None
-    steps: list[ConfigStep] = field(default_factory=list)
-    dropped: dict[str, str] = field(default_factory=dict)
-    losses: list[Lost] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
 
 
 class _Writing:

@@ -1,0 +1,42 @@
+"""What a layout's output would be: tensors as trees, config with evidence, and what it cannot hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ckptmorph.facts import Evidence, Known
+from ckptmorph.findings import Finding, Value
+from ckptmorph.losses import Lost
+from ckptmorph.ops.nodes import Node
+
+
+class ConfigStep(Value):
+    """One field of the output config: where it stands, its value, and why."""
+
+    field: str
+    value: Any
+    evidence: Evidence
+
+
+@dataclass
+class Output:
+    """What would be written.
+
+    Attributes:
+        tensors: output names to nodes.
+        config: the whole config.json.
+        facts: the drafter's facts as the output holds them: auxiliary states in the order of its columns, no flags
+            of tensors that the layout leaves out.
+        map_form: form of the vocabulary map in the output; None when there is none.
+    """
+
+    tensors: dict[str, Node] = field(default_factory=dict)
+    canon: dict[str, list[str]] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Known] = field(default_factory=dict)
+    map_form: str | None = None
+    steps: list[ConfigStep] = field(default_factory=list)
+    dropped: dict[str, str] = field(default_factory=dict)
+    losses: list[Lost] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
