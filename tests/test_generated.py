@@ -148,7 +148,7 @@ CALLS: dict[str, tuple[str, int, str, list[str]]] = {
     "graph": ("graph", 0, "", ["graph"]),
     "graph-open": ("graph", 0, "", ["graph", LLAMA, "--to", "{engine}"]),
     "graph-closed": ("graph", 4, "", ["graph", OTHER, "--to", "{engine}"]),
-    "graph-names": ("graph", 0, "", ["graph", "--from", "{own}", "--to", "{engine}"]),
+    "graph-names": ("graph", 0, "", ["graph", "--from", "eagle3/{own}", "--to", "{engine}"]),
     "graph-unknown": ("graph", 2, "", ["graph", "--from", "nobody", "--to", "{engine}"]),
     "schemas-list": ("schemas", 0, "", ["schemas", "list"]),
     "schemas-show": ("schemas", 0, "", ["schemas", "show", "{engine}"]),
@@ -166,7 +166,10 @@ def _engines() -> dict[str, str]:
     refuses = [
         row.name
         for row in schemas_api.listing().schemas
-        if row.kind == "engine" and not ckptmorph.graph(OTHER, to=row.name).route
+        if row.kind == "engine"
+        and row.algorithm == "eagle3"
+        and not ckptmorph.graph(OTHER, to=row.name).route
+        and ckptmorph.graph(LLAMA, to=row.name).route
     ]
     return {"engine": refuses[0], "own": own}
 

@@ -26,7 +26,8 @@ def generated() -> dict[str, str]:
         out[f"docs/json/{name}.schema.json"] = _json(schema)
     out["docs/cli.md"] = cli_reference.markdown()
     out["docs/graph.svg"] = picture.svg(registry)
-    out["README.md"] = _between_markers(ROOT / "README.md", {"support": support.markdown(registry)})
+    out["README.md"] = _between_markers(ROOT / "README.md", {"support": support.summary(registry)})
+    out["docs/support.md"] = support.markdown(registry)
     out["docs/architecture.md"] = _between_markers(
         ROOT / "docs/architecture.md", {"floors": floors.markdown()}
     )

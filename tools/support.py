@@ -1,4 +1,4 @@
-"""The support tables of the README, from the schemas."""
+"""The support tables, from the schemas: short ones for the README, and all of it for docs/support.md."""
 
 from __future__ import annotations
 
@@ -12,18 +12,30 @@ from ckptmorph.schema.registry import Registry
 from ckptmorph.schema.versions import newest
 
 
+def summary(registry: Registry) -> str:
+    """Per algorithm: which releases of which engine read which layout."""
+    return "\n".join(f"**{name}**\n\n{_readers(registry, name)}" for name in sorted(registry.algorithms))
+
+
 def markdown(registry: Registry) -> str:
     """Per algorithm: which engine reads which layout, what each way asks, what closes the way to an engine."""
-    return "\n".join(_algorithm(registry, name) for name in sorted(registry.algorithms))
+    return "# What is supported\n\nGenerated from the schemas by `make docs`.\n\n" + "\n".join(
+        _algorithm(registry, name) for name in sorted(registry.algorithms)
+    )
 
 
-def _algorithm(registry: Registry, algorithm: str) -> str:
+def _readers(registry: Registry, algorithm: str) -> str:
     layouts, engines = registry.layouts_of(algorithm), registry.engines_of(algorithm)
     reads = [
         [f"`{y.layout}`", f"{y.written_by.library} {_plain(y.written_by.versions)}"]
         + [releases_reading(engine, y.layout) or "–" for engine in engines]
         for y in layouts
     ]
+    return _table(["layout", "written by", *[e.engine for e in engines]], reads)
+
+
+def _algorithm(registry: Registry, algorithm: str) -> str:
+    layouts, engines = registry.layouts_of(algorithm), registry.engines_of(algorithm)
     ways = [
         [f"`{a.layout}`", f"`{b.layout}`", *_way(registry, a, b)]
         for a in layouts
@@ -37,11 +49,13 @@ def _algorithm(registry: Registry, algorithm: str) -> str:
     ]
     kinds = ", ".join(f"`{y.layout}`" for y in layouts if y.only_for is not None)
     special = f"; {kinds} are for special decoder layers and left out here" if kinds else ""
-    return f"""#### {algorithm}
+    return f"""## {algorithm}
+
+{" ".join(registry.algorithm(algorithm).about.split())}
 
 Releases of each engine that read a layout, and how many of them were looked at:
 
-{_table(["layout", "written by", *[f"{e.engine} reads it" for e in engines]], reads)}
+{_readers(registry, algorithm)}
 Every layout can be written as every other one, if the drafter allows it{special}. What a way asks when no side-car
 answers, and what waits in the side-car for the way back:
 
