@@ -448,7 +448,7 @@ def test_B099_the_targets_quantisation_was_applied_to_the_drafter(tmp_path: Path
     assert said.severity.value == "error" and "0.11.1" in (said.next or "")
     assert verify(source, "vllm@0.11.1", target=theirs).verdict == "ok"
     other = build(tmp_path / "sglang", "sglang")
-    said = finding(verify(other, "sglang", target=theirs).findings, "quantisation-flag-inherited")
+    said = finding(verify(other, "sglang", target=theirs).findings, "quantisation-shared")
     assert "--speculative-draft-model-quantization unquant" in (said.next or "")
 
 

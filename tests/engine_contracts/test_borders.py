@@ -8,6 +8,7 @@ does not have is a failure, and so is a row that no border of the contract answe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -125,6 +126,17 @@ def says(code: str, geo: Geometry = ONE, about: Geometry | None = None, flags: C
         drafter = meaning(about or geo, **flags) if flags is not None or about is not None else None
         found = asked(engine, release, shapes, config, drafter, **(target or {}))
         return code in codes(found) | codes(found, "warning") | codes(found, "note")
+
+    return ask
+
+
+def map_beside_a_full_head(code: str, form: str | None, about: Geometry) -> Ask:
+    """Whether a map that the drafter holds in that form is said to do harm where the head is full."""
+
+    def ask(engine: str, release: str) -> Any:
+        shapes, config = of(engine, FULL)
+        drafter = replace(meaning(about), map_form=form)
+        return code in codes(asked(engine, release, {**shapes, "d2t": ("I64", (64,))}, config, drafter))
 
     return ask
 
@@ -385,6 +397,14 @@ VLLM: list[Row] = [
     ),
     ("vllm", "0.30.0", "d2t", fate("d2t", FULL, extra={"d2t": ("I64", (64,))}), "ignored", "raises"),
     ("vllm", "0.30.0", D, rope("xdrope"), False, True),
+    (
+        *("vllm", "0.30.0", "map-form-misread d2t"),
+        *(map_beside_a_full_head("map-form-misread", "absolute", FULL), True, False),
+    ),
+    (
+        *("vllm", "0.30.0", "pruned-map-full-head d2t"),
+        *(map_beside_a_full_head("pruned-map-full-head", "offset", ONE), True, False),
+    ),
 ]
 
 SPECULATORS: list[Row] = [

@@ -28,7 +28,8 @@ def lines(engine: Engine) -> Iterator[Line]:
     """Everything that stands alone for its releases, with what it is about: (about, versions)."""
     for form in engine.forms:
         for entry in looking.load_registry().entries(form.config):
-            yield ("fact", form.form, entry.fact, entry.read_when), entry.versions
+            places = () if entry.has_fixed else tuple(entry.paths)  # what stands in two places must agree
+            yield ("fact", form.form, entry.fact, entry.read_when, places), entry.versions
         for classes in form.classes:
             yield from (
                 (("class", form.form, name, classes.when), classes.versions) for name in classes.architectures
@@ -39,13 +40,13 @@ def lines(engine: Engine) -> Iterator[Line]:
     for match in engine.unused:
         yield ("unused", match.exact, match.contains, match.starts, match.ends, match.when), match.versions
     for kind, policies in (("unknown", engine.unknown), ("missing", engine.missing)):
-        yield from (((kind, policy.tensor), policy.versions) for policy in policies)
+        yield from (((kind, *policy.tensors, policy.when), policy.versions) for policy in policies)
     for rule in engine.provided:
         yield ("provided", rule.tensor, rule.when), rule.versions
     for capture in engine.capture.rules if engine.capture else []:
         yield from ((("capture", name), capture.versions) for name in capture.classes)
     for check in engine.checks:
-        yield ("check", check.code, check.where, check.severity), check.versions
+        yield ("check", check.code, check.where, check.severity, check.require), check.versions
 
 
 @pytest.mark.parametrize("key", KEYS, ids="/".join)

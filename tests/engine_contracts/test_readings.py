@@ -408,13 +408,13 @@ def test_sglang_applies_a_quantization_flag_to_both(release: str) -> None:
     said = sglang_config(ONE)
     fields = {"quant_method": "fp8"}
     found = look("sglang", release, sglang_shapes(ONE), said, drafter=meaning(ONE), fields=fields)
-    (told,) = [f for f in found.findings if f.code == "quantisation-flag-inherited"]
+    (told,) = [f for f in found.findings if f.code == "quantisation-shared"]
     newer = step([("0", False), ("0.5.7", True)], release)
     assert ("--speculative-draft-model-quantization unquant" in (told.next or "")) is newer
     for own, target in ((True, fields), (False, {})):
         config = {**said, "quantization_config": {"quant_method": "fp8"}} if own else said
         quiet = look("sglang", release, sglang_shapes(ONE), config, drafter=meaning(ONE), fields=target)
-        assert "quantisation-flag-inherited" not in codes(quiet, "note")
+        assert "quantisation-shared" not in codes(quiet, "note")
 
 
 @pytest.mark.parametrize("release", VLLM)

@@ -84,7 +84,7 @@ def test_a_tensor_that_is_dropped_although_the_parameter_is_there() -> None:
 
 
 def test_a_check_may_ask_whether_a_tensor_is_there() -> None:
-    made = engine(checks=[{"code": "no-fc", "require": "file.fc.weight", "message": "x", **SAID}])
+    made = engine(checks=[{"code": "no-fc", "require": "in_file.fc.weight", "message": "x", **SAID}])
     config = eagle_config("llama", ONE)
     assert "no-fc" not in codes(look(made, "1.0", eagle_shapes("llama", ONE), config))
     assert "no-fc" in codes(look(made, "1.0", without(eagle_shapes("llama", ONE), "fc.weight"), config))

@@ -69,7 +69,7 @@ def test_the_graph_asks_which_of_two_is_meant() -> None:
         found = ckptmorph.graph(from_=f"{algorithm}/sglang", to="vllm")
         assert found.route == (f"{algorithm}/sglang", algorithm, f"{algorithm}/vllm")
     # Where only one algorithm has both names, one name is enough.
-    assert ckptmorph.graph(from_="speculators", to="vllm").route[1] == "eagle3"
+    assert ckptmorph.graph(from_="speculators", to="llama_cpp").route[1] == "eagle3"
 
 
 @pytest.mark.parametrize(
