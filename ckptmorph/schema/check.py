@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -287,16 +288,18 @@ def covers_template(pattern: str, canonical: str) -> bool:
     if pattern.endswith("*") and canonical.startswith(pattern[:-1]):
         return True
     # A literal index (layers.0.*) covers the family layers.{i}.* for that value of the index.
-    probe = template(canonical)
-    env = {name: value for value, name in enumerate(sorted(probe.indices))}
-    if not probe.indices:
-        return False
     head = pattern[:-1] if pattern.endswith("*") else pattern
-    for number in range(3):
-        filled = probe.fill(dict.fromkeys(env, number))
-        if filled == head or (pattern.endswith("*") and filled.startswith(head)):
-            return True
-    return False
+    return any(
+        filled == head or (pattern.endswith("*") and filled.startswith(head))
+        for filled in _members(canonical)
+    )
+
+
+@lru_cache(maxsize=1024)
+def _members(canonical: str) -> tuple[str, ...]:
+    """The first members of a family; none when the name has no index."""
+    probe = template(canonical)
+    return tuple(probe.fill(dict.fromkeys(probe.indices, k)) for k in range(3)) if probe.indices else ()
 
 
 def _check_expr(text: str, hub: Algorithm, at: Positions, shown: str | None = None) -> None:

@@ -7,7 +7,7 @@ We compose nodes with PyYAML and build the data ourselves, because its construct
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,22 +23,50 @@ MAX_LENGTH = 4 << 20
 MAX_DIGITS = 18
 
 
+class Table:
+    """Where the values of one file stand: path of keys to (line, column), both from 1; and by text, with its path."""
+
+    def __init__(self) -> None:
+        self.marks: dict[Key, tuple[int, int]] = {}
+        self.texts: dict[str, list[tuple[Key, tuple[int, int]]]] = {}
+
+
+class LateTable(Table):
+    """A table that is made when somebody asks: only faults have a place, and most files have none."""
+
+    def __init__(self, read: Callable[[], Table]) -> None:
+        self._read = read
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("marks", "texts"):
+            raise AttributeError(name)
+        found = self._read()
+        self.marks, self.texts = found.marks, found.texts
+        return getattr(found, name)
+
+
 @dataclass
 class Positions:
-    """Where each value of a YAML file stands: path of keys to (line, column), both from 1.
+    """Where each value of a YAML file stands.
 
-    ``texts`` tells by its text where each key or scalar stands, with its path. ``base`` narrows all questions to the
-    part of the file below it, see `within`.
+    ``base`` narrows all questions to the part of the file below it, see `within`.
     """
 
     file: str
-    marks: dict[Key, tuple[int, int]] = field(default_factory=dict)
-    texts: dict[str, list[tuple[Key, tuple[int, int]]]] = field(default_factory=dict)
+    table: Table = field(default_factory=Table)
     base: Key = ()
+
+    @property
+    def marks(self) -> dict[Key, tuple[int, int]]:
+        return self.table.marks
+
+    @property
+    def texts(self) -> dict[str, list[tuple[Key, tuple[int, int]]]]:
+        return self.table.texts
 
     def within(self, *path: Any) -> Positions:
         """The same positions, narrowed to what stands below ``path`` (from where these are narrowed to)."""
-        return Positions(self.file, self.marks, self.texts, (*self.base, *path))
+        return Positions(self.file, self.table, (*self.base, *path))
 
     def at(self, path: Key) -> str:
         """``file:line:column`` of the value at ``path``, or of its nearest parent that has a position."""
@@ -150,9 +178,18 @@ def _scalar(node: Any, where: str) -> Any:
 def read_yaml(path: Path, display: str | None = None) -> tuple[Any, Positions]:
     """Read and parse one YAML file; see `load_yaml`."""
     shown = display or str(path)
+    return load_yaml(text_of(path, shown), shown)
+
+
+def text_of(path: Path, shown: str) -> str:
+    """The text of a schema file. Raises SchemaError when it cannot be read as one."""
     try:
         with path.open("rb") as file:
-            text = file.read(4 * MAX_LENGTH + 1).decode("utf-8-sig")
+            return file.read(4 * MAX_LENGTH + 1).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as exc:
         raise SchemaError(f"cannot read the schema file: {exc}", code="bad-schema", where=shown) from None
-    return load_yaml(text, shown)
+
+
+def later(path: Path, shown: str) -> Positions:
+    """Positions that are read when a fault asks for them."""
+    return Positions(shown, LateTable(lambda: read_yaml(path, shown)[1].table))

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ckptmorph.errors import SchemaError, UsageError, did_you_mean
-from ckptmorph.schema.check import cross_check, parse_file
+from ckptmorph.schema.cache import Cache
+from ckptmorph.schema.check import cross_check, parse_data
 from ckptmorph.schema.engines import CaptureRules, Engine
 from ckptmorph.schema.models import (
     Algorithm,
@@ -23,7 +24,7 @@ from ckptmorph.schema.models import (
     Use,
     Wrappers,
 )
-from ckptmorph.schema.positions import Positions
+from ckptmorph.schema.positions import Positions, later, load_yaml, text_of
 from ckptmorph.schema.quantised import Quantisation
 
 ENTRY_POINTS = "ckptmorph.schemas"
@@ -195,18 +196,34 @@ def load_registry(extra: tuple[Path, ...] = ()) -> Registry:
     Raises:
         SchemaError: with file:line:column for the first thing that is wrong.
     """
-    registry = Registry()
+    registry, cache = Registry(), Cache()
     folders = [(builtin_folder(), "schemas")]
     folders += [(f, str(f)) for f in (*_entry_point_folders(), *extra)]
     for folder, shown in folders:
         for path in schema_files(folder):
             name = f"{shown}/{path.relative_to(folder).as_posix()}" if folder.is_dir() else shown
-            value, registry.positions[name] = parse_file(path, name)
+            value, registry.positions[name], registry.digests[name] = _parsed(path, name, cache)
             _add(registry, value, name)
-            registry.digests[name] = hashlib.sha256(path.read_bytes()).hexdigest()
     cross_check(registry)
+    cache.save()
     registry.engines = {key: _with_rules(registry, engine) for key, engine in registry.engines.items()}
     return registry
+
+
+def _parsed(path: Path, shown: str, cache: Cache) -> tuple[Model, Positions, str]:
+    """A file's schema, where its values stand, and the digest of its bytes."""
+    text = text_of(path, shown)
+    digest = hashlib.sha256(text.encode("utf-8")).hexdigest()
+    data = cache.get(digest)
+    if data is not None:
+        late = later(path, shown)
+        try:
+            return parse_data(data, late), late, digest
+        except SchemaError:
+            pass  # the file itself says what is wrong, or that the cache was
+    data, positions = load_yaml(text, shown)
+    cache.put(digest, data)
+    return parse_data(data, positions), positions, digest
 
 
 def _with_rules(registry: Registry, engine: Engine) -> Engine:

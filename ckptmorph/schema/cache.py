@@ -1,0 +1,65 @@
+"""Schemas as plain data, kept between runs: reading YAML takes longer than all else that a short command does.
+
+The data of a file is found by the digest of its bytes, so that a changed file is read anew. It is validated in every
+run all the same; only the YAML parser is spared. ``CKPTMORPH_NO_CACHE=1`` does without. What is wrong with the cache
+is no fault.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+LIMIT = 512  # files; a cache that grew beyond is begun anew
+VERSION = 1
+
+
+class Cache:
+    """Digest of a text to its data."""
+
+    def __init__(self) -> None:
+        self.path = None if os.environ.get("CKPTMORPH_NO_CACHE") else _path()
+        self.known: dict[str, Any] = {}
+        self.new: dict[str, Any] = {}
+        if self.path is not None:
+            with contextlib.suppress(OSError, ValueError, RecursionError):
+                held = json.loads(self.path.read_bytes())
+                if (
+                    isinstance(held, dict)
+                    and held.get("version") == VERSION
+                    and isinstance(held.get("data"), dict)
+                ):
+                    self.known = held["data"]
+
+    def get(self, digest: str) -> Any | None:
+        """The data of a text, or None when it is not known."""
+        return self.known.get(digest)
+
+    def put(self, digest: str, data: Any) -> None:
+        """Remember the data of a text."""
+        self.new[digest] = data
+
+    def save(self) -> None:
+        """Write what is new, whole or not at all. A place that cannot be written is no fault."""
+        if not self.new or self.path is None:
+            return
+        data = {**self.known, **self.new} if len(self.known) < LIMIT else self.new
+        text = json.dumps({"version": VERSION, "data": data})
+        there = self.path.with_name(f"{self.path.name}.{os.getpid()}")
+        with contextlib.suppress(OSError):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            there.write_text(text, encoding="utf-8")
+            there.replace(self.path)
+        self.known, self.new = data, {}
+
+
+def _path() -> Path | None:
+    base = os.environ.get("XDG_CACHE_HOME")
+    try:
+        folder = Path(base) if base else Path.home() / ".cache"
+    except RuntimeError:  # nobody's home
+        return None
+    return folder / "ckptmorph" / "schemas.json" if folder.is_absolute() else None

@@ -1,0 +1,107 @@
+"""Schemas kept between runs: faster, and never another answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ckptmorph.errors import SchemaError
+from ckptmorph.schema import registry as registry_module
+from ckptmorph.schema.registry import Registry, builtin_folder, load_registry
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the cache of this test is."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("CKPTMORPH_NO_CACHE", raising=False)
+    return tmp_path / "cache" / "ckptmorph" / "schemas.json"
+
+
+def load() -> Registry:
+    return load_registry.__wrapped__()
+
+
+def no_yaml(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(text: str, shown: str) -> None:
+        raise AssertionError(f"{shown} was parsed")
+
+    monkeypatch.setattr(registry_module, "load_yaml", refuse)
+
+
+def test_the_second_time_no_yaml_is_parsed_and_nothing_differs(
+    kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = load()
+    assert kept.is_file()
+    no_yaml(monkeypatch)
+    second = load()
+    for part in ("algorithms", "layouts", "engines", "fragments", "capture_rules", "targets", "digests"):
+        assert getattr(first, part) == getattr(second, part)
+
+
+def test_a_changed_file_is_read_anew(kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    load()
+    folder = tmp_path / "schemas"
+    shutil.copytree(builtin_folder(), folder)
+    hub = folder / "eagle3" / "algorithm.yaml"
+    hub.write_text(hub.read_text().replace("H: hidden_size", "H: hiden_size", 1))
+    monkeypatch.setattr(registry_module, "builtin_folder", lambda: folder)
+    with pytest.raises(SchemaError, match="hiden_size") as caught:
+        load()
+    line = hub.read_text()[: hub.read_text().index("hiden_size")].count("\n") + 1
+    assert str(caught.value.where).startswith(f"schemas/eagle3/algorithm.yaml:{line}:")
+
+
+def test_a_fault_between_files_has_its_line_even_when_all_were_known(
+    kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The positions of a file that came from the cache are read when a fault asks for them."""
+    load()
+    folder = tmp_path / "schemas"
+    shutil.copytree(builtin_folder(), folder)
+    (folder / "common" / "hf_decoder.yaml").unlink()
+    monkeypatch.setattr(registry_module, "builtin_folder", lambda: folder)
+    no_yaml(monkeypatch)
+    with pytest.raises(SchemaError, match="hf_decoder") as caught:
+        load()
+    name, line, column = str(caught.value.where).rsplit(":", 2)
+    text = (tmp_path / name).read_text().splitlines()[int(line) - 1]
+    assert "hf_decoder" in text[int(column) - 1 :]
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b'{"version": 1}', b'{"version": 9, "data": {}}', b"\xff"]
+)
+def test_a_broken_cache_is_no_fault(kept: Path, content: bytes) -> None:
+    kept.parent.mkdir(parents=True)
+    kept.write_bytes(content)
+    assert load().engines
+    assert json.loads(kept.read_bytes())["version"] == 1
+
+
+def test_wrong_data_in_the_cache_is_not_believed(kept: Path) -> None:
+    load()
+    held = json.loads(kept.read_bytes())
+    held["data"] = dict.fromkeys(held["data"], {"schema_version": 1, "layout": 3})
+    kept.write_text(json.dumps(held))
+    assert load().layout("eagle3", "sglang").about
+
+
+def test_a_place_that_cannot_be_written_is_no_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert load().engines
+    monkeypatch.setenv("XDG_CACHE_HOME", "not/absolute")
+    assert load().engines
+    assert not os.path.exists("not")
+
+
+def test_it_can_be_switched_off(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CKPTMORPH_NO_CACHE", "1")
+    load()
+    assert not kept.exists()
