@@ -87,7 +87,7 @@ def test_a_broken_cache_is_no_fault(kept: Path, content: bytes) -> None:
 def test_wrong_data_in_the_cache_is_not_believed(kept: Path) -> None:
     load()
     held = json.loads(kept.read_bytes())
-    held["data"] = dict.fromkeys(held["data"], {"schema_version": 1, "layout": 3})
+    held["data"] = {key: {"schema_version": 1, "layout": 3} for key in held["data"]}
     kept.write_text(json.dumps(held))
     assert load().layout("eagle3", "sglang").about
 
