@@ -118,7 +118,7 @@ def _rules(
                         text=fixed + absent,
                         because=entry.because,
                         versions=entry.versions,
-                        source=cite(entry.source),
+                        source=cite(entry.source or at.engine.source),
                     )
                 )
     if states:
@@ -147,7 +147,7 @@ def _capture_rules(registry: Registry, source: Source, at: EngineAt) -> list[Rul
     read = f"ids are read from {', then '.join(p.path for p in capture.places)}"
     if not capture.at:
         read = "no ids are read from the file" + (f"; {capture.option} names them" if capture.option else "")
-    places = Rule(text=f"{read}; captured in {capture.order} order")
+    places = Rule(text=f"{read}; captured in {capture.order} order", source=cite(at.engine.source))
     if rule is None:
         return [places, Rule(text=f"no rule is known for target class {context.target_class}")]
     cases = "; ".join(f"h = {c.h}" + (f" when {c.when}" if c.when else "") for c in rule.cases)

@@ -218,6 +218,7 @@ class Engine(Model):
     engine: str = Field(description="name of the engine")
     algorithm: str = Field(description="the hub it belongs to")
     about: str = Field(description="how it loads, in words")
+    source: Sources = Field(description="where the rules that name no source of their own were read")
     releases: list[Release] = Field(min_length=1, description="releases that were looked at, oldest first")
     beyond: str | None = Field(
         None, description="what was seen in later code that belongs to no release we know, in words"

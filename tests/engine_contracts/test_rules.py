@@ -27,6 +27,7 @@ def engine(**more: Any) -> Engine:
     return Engine.model_validate(
         {
             "schema_version": 1, "engine": "made-up", "algorithm": "eagle", "about": "x", "releases": ["1.0"],
+            "source": {"repo": "a/b", "path": "c", "release": "1.0"},
             "forms": [
                 {"form": "second", "detect": [{"config": "second"}], "names": second, **form},
                 {"form": "first", "detect": [], **form},

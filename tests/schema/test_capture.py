@@ -207,7 +207,7 @@ def test_a_capture_may_have_rules_of_a_set_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("use", "shared", "where", "says"),
     [
-        ("odd_tragets", SHARED, "engine.yaml:67:", "did you mean odd_targets"),
+        ("odd_tragets", SHARED, "engine.yaml:68:", "did you mean odd_targets"),
         ("odd_targets", SHARED.replace("id + 7", "di + 7"), "shared.yaml:6:", "known: id, ids, n"),
     ],
 )

@@ -300,7 +300,8 @@ def test_an_engine_says_how_ids_become_states_if_drafters_have_states(tmp_path: 
 STATELESS = {
     "algorithm.yaml": "schema_version: 1\nalgorithm: plain\nabout: x\ndims: {H: hidden_size}\nindex: {}\n"
     "tensors: {fc.weight: {shape: [H, H]}}\nfacts: {hidden_size: {type: int, about: x}}\nidentity: [fc.weight]\n",
-    "engine.yaml": "schema_version: 1\nengine: plainserve\nalgorithm: plain\nabout: x\nreleases: ['1']\nforms: []\n"
+    "engine.yaml": "schema_version: 1\nengine: plainserve\nalgorithm: plain\nabout: x\n"
+    "source: {repo: a/b, path: c, release: d}\nreleases: ['1']\nforms: []\n"
     'names: [{tensor: "*", name: "*"}]\nunknown: []\nmissing: []\n',
 }
 
@@ -319,7 +320,7 @@ def test_capture_says_nothing_without_states(tmp_path: Path) -> None:
         file.write(engine[engine.index("capture:") :])
     error = refused_together(tmp_path)
     assert error.message == "'capture' is for auxiliary states, and plain has none"
-    assert str(error.where).startswith(f"{tmp_path}/engine.yaml:10:")
+    assert str(error.where).startswith(f"{tmp_path}/engine.yaml:11:")
 
 
 def test_the_permutations_that_may_be_named_exist() -> None:

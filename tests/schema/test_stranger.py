@@ -60,6 +60,7 @@ schema_version: 1
 engine: strange-engine
 algorithm: eagle3
 about: A made-up engine that knows one kind of residual.
+source: {repo: example-org/strange, path: serve.py, release: "2.0"}
 releases: ["1.0", "2.0"]
 forms:
   - form: only
