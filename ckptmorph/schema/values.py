@@ -7,6 +7,9 @@ from typing import Any
 from ckptmorph.schema.codecs import CodecFault
 from ckptmorph.schema.models import Fact
 
+#: Shapes are products of such numbers, and a product that cannot be computed would not be compared either.
+MAX_INT = 1 << 31
+
 ARTICLE = {
     "bool": "true or false",
     "int": "a whole number",
@@ -28,6 +31,8 @@ def typed(fact: Fact, value: Any, where: str) -> Any:
         raise wrong
     if fact.type == "int" and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
         raise wrong
+    if fact.type == "int" and value > MAX_INT:
+        raise CodecFault(f"{where} is {value}; nothing in a drafter is that large")
     if fact.type == "float":
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise wrong
