@@ -8,7 +8,7 @@ from ckptmorph.schema.codecs import CodecFault
 from ckptmorph.schema.models import Fact
 
 #: Shapes are products of such numbers, and a product that cannot be computed would not be compared either.
-MAX_INT = 1 << 31
+MAX_INT = 1 << 50
 
 ARTICLE = {
     "bool": "true or false",
