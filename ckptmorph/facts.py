@@ -6,12 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ckptmorph.errors import UsageError, did_you_mean
+from ckptmorph.errors import SchemaError, UsageError, did_you_mean
 from ckptmorph.findings import Finding, Value, error, warning
 from ckptmorph.schema.codecs import CODECS, CodecFault, Context
 from ckptmorph.schema.expr import ExprError, Unknown, parse
-from ckptmorph.schema.models import Algorithm, Cite, Entry, Fact
+from ckptmorph.schema.models import Algorithm, Cite, Entry
 from ckptmorph.schema.paths import ABSENT, get_path
+from ckptmorph.schema.values import ARTICLE, typed
 from ckptmorph.schema.versions import covers
 
 EvidenceKind = Literal[
@@ -177,9 +178,13 @@ def apply_defaults(hub: Algorithm, entries: Iterable[Entry], env: Mapping[str, A
             because=entry.because,
             source=cite(entry.source),
         )
-        said.defaults[entry.fact] = Known(
-            value=typed(hub.facts[entry.fact], value, entry.fact), evidence=evidence
-        )
+        try:
+            value = typed(hub.facts[entry.fact], value, entry.fact)
+        except CodecFault as exc:  # what an expression comes to shows only with a drafter
+            raise SchemaError(
+                f"the schemas compute a value of the wrong kind: {exc.message}", where=entry.fact
+            ) from None
+        said.defaults[entry.fact] = Known(value=value, evidence=evidence)
 
 
 def assume(entries: Iterable[Entry], env: Mapping[str, Any]) -> dict[str, Known]:
@@ -197,42 +202,6 @@ def assume(entries: Iterable[Entry], env: Mapping[str, Any]) -> dict[str, Known]
         )
         out[entry.fact] = Known(value=value, evidence=evidence)
     return out
-
-
-def typed(fact: Fact, value: Any, where: str) -> Any:
-    """Check a value against the fact's type. Raises CodecFault with what it is and what it must be."""
-    if value is None:
-        return None
-    wrong = CodecFault(f"{where} is {value!r}, not {_ARTICLE[fact.type]}")
-    if fact.type == "bool" and not isinstance(value, bool):
-        raise wrong
-    if fact.type == "int" and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-        raise wrong
-    if fact.type == "float":
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise wrong
-        return float(value)
-    if fact.type in ("str", "dtype") and not isinstance(value, str):
-        raise wrong
-    if fact.type in ("list", "states") and not isinstance(value, list):
-        raise wrong
-    if fact.type == "states" and not all(type(item) is int for item in value):
-        raise wrong
-    if fact.choices and value not in fact.choices:
-        raise CodecFault(f"{where} is {value!r}; known are {', '.join(map(str, fact.choices))}")
-    return value
-
-
-_ARTICLE = {
-    "bool": "true or false",
-    "int": "a whole number",
-    "float": "a number",
-    "str": "a text",
-    "dtype": "the name of a dtype",
-    "list": "a list",
-    "states": "a list of states",
-    "any": "a value",
-}
 
 
 def parse_given(hub: Algorithm, pairs: Mapping[str, str]) -> dict[str, Known]:
@@ -257,7 +226,7 @@ def parse_given(hub: Algorithm, pairs: Mapping[str, str]) -> dict[str, Known]:
                 value = text
         if value is None and fact.type != "any":
             raise UsageError(
-                f"--set {name}=null: state a value, not {_ARTICLE[fact.type]} that is null", code="bad-fact"
+                f"--set {name}=null: state a value, not {ARTICLE[fact.type]} that is null", code="bad-fact"
             )
         try:
             value = typed(fact, value, f"--set {name}")

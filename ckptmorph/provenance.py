@@ -11,10 +11,11 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from ckptmorph.errors import CkptmorphError
-from ckptmorph.facts import Evidence, Known, typed
+from ckptmorph.facts import Evidence, Known
 from ckptmorph.findings import Finding, Value, plain, warning
 from ckptmorph.schema.codecs import CodecFault
 from ckptmorph.schema.models import Algorithm
+from ckptmorph.schema.values import typed
 from ckptmorph.storage.folder import Folder
 from ckptmorph.storage.header import MAX_HEADER, check_raw
 from ckptmorph.storage.index import is_bare_name, weight_map

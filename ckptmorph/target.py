@@ -124,6 +124,13 @@ def _target(
         )
     fields = {name: _field(config, spellings, reading, file) for name, spellings in reading.fields.items()}
     known = {k: v for k, v in fields.items() if v is not None}
+    if not known and found is None:
+        raise InputError(
+            f"{file} says nothing about a model: it has none of {', '.join(reading.fields)}",
+            code="target-says-nothing",
+            where=file,
+            next="--target with the config of the target model",
+        )
     return Target(arch or found, known, file, taken, weights, config)
 
 

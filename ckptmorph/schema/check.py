@@ -11,13 +11,14 @@ from pydantic import ValidationError
 
 from ckptmorph.errors import SchemaError, did_you_mean
 from ckptmorph.schema.check_names import check_expr_names, check_hub, check_name, unknown
-from ckptmorph.schema.codecs import CODECS
+from ckptmorph.schema.codecs import CODECS, CodecFault
 from ckptmorph.schema.engines import CaptureRule, Engine
 from ckptmorph.schema.expr import ExprError
 from ckptmorph.schema.kinds import KINDS
 from ckptmorph.schema.models import SCHEMA_VERSION, Algorithm, Entry, Line, Model, Name, Use
 from ckptmorph.schema.positions import Positions, read_yaml
 from ckptmorph.schema.template import template
+from ckptmorph.schema.values import typed
 
 if TYPE_CHECKING:
     from ckptmorph.schema.registry import Registry
@@ -202,9 +203,14 @@ def _check_entry(registry: Registry, entry: Entry, hub: Algorithm, at: Positions
     for text in (entry.when, entry.read_when, entry.assumable):
         if text:
             _check_expr(text, hub, at)
-    for value in (entry.default, entry.fixed):
+    for key, value in (("default", entry.default), ("fixed", entry.fixed)):
         if isinstance(value, str) and value.startswith("="):
             _check_expr(value[1:], hub, at, shown=value)
+        elif entry.fact is not None:
+            try:
+                typed(hub.facts[entry.fact], value, f"{key} of {entry.fact}")
+            except CodecFault as exc:
+                raise SchemaError(exc.message, where=at.at((key,))) from None
 
 
 def _check_args(registry: Registry, entry: Entry, hub: Algorithm, at: Positions) -> None:

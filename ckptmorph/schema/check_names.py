@@ -53,7 +53,9 @@ def check_hub(hub: Algorithm, at: Positions) -> None:
         if not indices <= set(hub.index):
             unknown("index", min(indices - set(hub.index)), hub.index, at, name)
         conditions = [text for text in (tensor.where, tensor.when) if text is not None]
-        for text in [*(s for s in tensor.shape if isinstance(s, str)), *conditions]:
+        for text in (s for s in tensor.shape if isinstance(s, str)):
+            check_expr_names(text, {*hub.dims, *indices}, at)
+        for text in conditions:
             check_expr_names(text, known | indices, at)
         if tensor.shown is not None and tensor.shown not in hub.facts:
             unknown("fact", tensor.shown, hub.facts, at)

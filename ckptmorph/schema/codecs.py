@@ -21,6 +21,7 @@ from ckptmorph.schema.capture import (
 from ckptmorph.schema.engines import Capture, CaptureRule, Case
 from ckptmorph.schema.models import Cite
 from ckptmorph.schema.paths import ABSENT, get_path
+from ckptmorph.schema.rope import scaling_fault
 
 #: A config that speaks of more layers is wrong, and lists of that length would take all memory.
 MAX_LAYERS = 10_000
@@ -189,6 +190,8 @@ def _scaling(said: Any) -> Any:
     if len(names) > 1:
         raise CodecFault(f"rope scaling has two types: {sorted(names)}", code="contradicting-rope")
     kind = names.pop() if names else "default"
+    if (fault := scaling_fault(kind, fields)) is not None:
+        raise CodecFault(fault)
     return None if kind == "default" and not fields else {"rope_type": kind, **fields}
 
 

@@ -111,8 +111,14 @@ def unlisted(present: list[str], headers: Mapping[str, Header], files: Mapping[s
             if files.get(name) != file:
                 owner = files.get(name)
                 why = f"{INDEX} assigns it to {owner}" if owner else f"it is not listed in {INDEX}"
-                text = f"{name[:200]} in {file} is not used: {why}."
-                found.append(warning("unlisted-tensor", text, where=name[:200], expected=owner, got=file))
+                text = f"{name[:200]} in {file} is not used here: {why}."
+                found.append(
+                    warning(
+                        "unlisted-tensor", text, where=name[:200], expected=owner, got=file,
+                        hint="an engine that loads whole files reads it too, which is not predicted",
+                        next="ckptmorph convert writes files without it",
+                    )
+                )  # fmt: skip
     return found
 
 

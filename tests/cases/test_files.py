@@ -152,6 +152,7 @@ def test_B110_unlisted_and_doubled_tensors_are_not_used(tmp_path: Path) -> None:
     write_safetensors(other, read_safetensors(other) | extra, {"format": "pt"})
     out, report = convert(source, "vllm", target_arch=LLAMA)
     unused = {f.where for f in report.findings if f.code == "unlisted-tensor"}
+    assert all("reads it too" in str(f.hint) for f in report.findings if f.code == "unlisted-tensor")
     assert unused == {"fc.weight", "stray.weight"}
     assert read_folder(out)["fc.weight"] == right
     assert "stray.weight" not in read_folder(out)

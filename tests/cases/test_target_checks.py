@@ -15,6 +15,7 @@ import jsonschema
 import pytest
 
 from ckptmorph import api
+from ckptmorph.errors import InputError
 from ckptmorph.findings import plain
 from ckptmorph.likeness import Comparison
 from ckptmorph.results import Verification
@@ -532,3 +533,12 @@ def test_what_was_taken_for_the_target_is_said(tmp_path: Path) -> None:
     assert verify(source, "vllm", target=config).target == f"config {config}"
     assert verify(source, "vllm", target_arch=LLAMA).target is None
     assert E3().vocab == V
+
+
+@pytest.mark.parametrize("said", [{}, {"a": 1}, {"architectures": "Llama"}])
+def test_a_target_config_that_says_nothing_is_not_taken(tmp_path: Path, said: dict[str, Any]) -> None:
+    """Nothing would be compared, and the verdict would be that of a check against a target."""
+    (tmp_path / "config.json").write_text(json.dumps(said))
+    with pytest.raises(InputError) as caught:
+        api.verify(build(tmp_path / "d", "vllm"), engine="vllm", target=tmp_path)
+    assert caught.value.code == "target-says-nothing"

@@ -143,3 +143,41 @@ def test_states_that_are_null_or_nested_too_deeply_on_the_command_line(tmp_path,
     assert main(["plan", str(folder), "--to", "vllm", "--set", "aux_states=null"]) == 2
     assert main(["plan", str(folder), "--to", "vllm", "--set", "aux_states=" + "[" * 50_000]) == 2
     assert "Traceback" not in capsys.readouterr().err
+
+
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
+WRONG = [
+    ("factor", "x"),
+    ("factor", None),
+    ("factor", 0),
+    ("factor", True),
+    ("mscale", {}),
+    ("beta_fast", "x"),
+]
+
+
+@pytest.mark.parametrize(("key", "value"), [*WRONG, ("original_max_position_embeddings", [512])])
+def test_a_rope_scaling_that_no_reader_can_compute_with_is_not_fine(tmp_path, key, value):
+    right = drafter(tmp_path / "right", E3(layout="vllm"), rope_scaling=YARN)
+    assert ckptmorph.verify(right, engine="vllm").verdict == "ok"
+    wrong = drafter(tmp_path / "wrong", E3(layout="vllm"), rope_scaling={**YARN, key: value})
+    found = ckptmorph.verify(wrong, engine="vllm")
+    assert found.verdict == "fail"
+    assert any(f.code == "bad-config-value" and key in f.message for f in found.findings)
+    with pytest.raises(InputError):
+        ckptmorph.convert(wrong, tmp_path / "out", to="vllm", target_arch="LlamaForCausalLM")
+
+
+def test_a_scaling_without_its_factor_is_not_fine(tmp_path):
+    said = {key: value for key, value in YARN.items() if key != "factor"}
+    found = ckptmorph.verify(drafter(tmp_path / "d", E3(layout="vllm"), rope_scaling=said), engine="vllm")
+    assert found.verdict == "fail"
+    assert any("has no factor" in f.message for f in found.findings)
+
+
+def test_a_number_too_large_to_compute_with_is_not_passed_over(tmp_path):
+    """The product of the heads and their size has more than 62 bits, so no shape was compared with it."""
+    folder = drafter(tmp_path / "d", E3(layout="vllm"), num_attention_heads=10**18)
+    found = ckptmorph.verify(folder, engine="vllm")
+    assert found.verdict == "fail"
+    assert any(f.where == "num_attention_heads" for f in found.findings)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ckptmorph.api import convert, inspect
 from ckptmorph.errors import SchemaError
 from ckptmorph.permutes import _NAMED
 from ckptmorph.schema.check import parse_data
@@ -15,6 +16,7 @@ from ckptmorph.schema.kinds import KINDS
 from ckptmorph.schema.positions import load_yaml
 from ckptmorph.schema.registry import builtin_folder, load_registry
 from ckptmorph.schemas_api import checked
+from tests.builders import build
 
 STRANGER = Path(__file__).parent / "stranger"
 
@@ -264,6 +266,7 @@ HUB = [
     ("identity: [fc.weight,", "identity: [fc.wieght,", "fc.wieght"),
     ("shown: norm_before_fc", "shown: norm_befor_fc", "norm_befor_fc"),
     ("fc.weight: {shape: [H, A*T]}", "fc.weight: {shape: [H, A*W]}", "'W'"),
+    ("fc.weight: {shape: [H, A*T]}", "fc.weight: {shape: [H, vocab_size]}", "'vocab_size'"),  # no dimension
     ("derive: target_mask", "derive: target_maks", "target_maks"),
     ("counted_by: num_aux_states", "counted_by: num_states", "counted_by"),
     ("blocks_of: [fc.weight,", "blocks_of: [fc.wieght,", "fc.wieght"),
@@ -359,3 +362,22 @@ def test_only_a_vocabulary_map_has_an_identity(tmp_path: Path) -> None:
     error = refused_together(folder)
     assert error.message == "'norm.weight' is no vocabulary map, so it has no identity"
     assert str(error.where).startswith(f"{folder}/layout.yaml:{line}:")
+
+
+@pytest.mark.parametrize("key", ["fixed", "default"])
+def test_a_value_in_a_schema_is_one_that_the_fact_can_have(tmp_path: Path, key: str) -> None:
+    folder, line = edited(tmp_path, "layout.yaml", "    fixed: false\n", f"    at: odd.x\n    {key}: 3\n")
+    error = refused_together(folder)
+    assert error.message == f"{key} of norm_output is 3, not true or false"
+    assert str(error.where).startswith(f"{folder}/layout.yaml:{line + 1}:")
+
+
+def test_what_a_schema_computes_is_one_that_the_fact_can_have(tmp_path: Path) -> None:
+    """The kind of an expression shows only with a drafter; a fault of the schema then, not of ours."""
+    folder, _ = edited(tmp_path, "layout.yaml", "    fixed: false\n", "    fixed: =1 + 1\n")
+    assert checked(folder / "layout.yaml", [folder]).findings == ()
+    source = build(tmp_path / "in", "vllm")
+    convert(source, tmp_path / "odd", to="oddfellow", target_arch="LlamaForCausalLM", schema_path=[STRANGER])
+    with pytest.raises(SchemaError) as caught:
+        inspect(tmp_path / "odd", schema_path=[folder])
+    assert "norm_output is 2, not true or false" in caught.value.message
