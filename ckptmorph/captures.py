@@ -97,7 +97,7 @@ class Capturing:
         shown = rule.default if states is None else f"{rule.default} = {states}"
         text = f"{who} finds no layer ids in {place} and captures its default states {shown}"
         say = note if same else warning
-        more = None if same else "--target DIR_OR_CONFIG tells which states these are"
+        more = "--target DIR_OR_CONFIG tells which states these are" if states is None else None
         self.findings.append(say("default-states", text, where=place, source=cite(rule.source), next=more))
 
     def _unbounded(self, highest: int) -> None:

@@ -12,6 +12,9 @@ from ckptmorph.results import Destination, EdgeView, GraphView
 from ckptmorph.schema.registry import Registry
 from ckptmorph.sources import Source, Wish, refuse_broken, split_release
 
+#: Codes of findings that an answer of the user may take away.
+QUESTIONS = frozenset({"fact-not-stated", "target-needed", "loss-not-accepted"})
+
 
 def everything(registry: Registry) -> GraphView:
     """The whole graph, without a question."""
@@ -46,8 +49,10 @@ def _destination(registry: Registry, source: Source, wish: Wish, release: str) -
         if not composed.closed_by:
             return at.model_copy(update={"layout": goal.layout.layout})
         closed += composed.closed_by
-    reason = closed[0].message.replace(f"{name} {release}", name)
-    return at.model_copy(update={"code": closed[0].code, "reason": reason})
+    first = closed[0]
+    answer = f": {first.next}" if first.code in QUESTIONS else ""
+    reason = f"{first.message}{answer}".replace(f"{name} {release}", name)
+    return at.model_copy(update={"code": first.code, "reason": reason})
 
 
 def _same(a: Destination, b: Destination) -> bool:

@@ -69,10 +69,12 @@ def _group(items: list[Finding], *, verbose: bool, stream: Any) -> str:
         return "".join(finding(item, verbose=verbose, stream=stream) for item in items)
     from ckptmorph.matching import fold_names
 
-    others = fold_names(item.where or "" for item in items[1:])
+    # A finding may be about several tensors; what is counted is what is named.
+    places = [place for item in items[1:] for place in (item.where or "").split(", ")]
+    others = fold_names(places)
     shown = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
     first = finding(items[0], verbose=verbose, stream=stream)
-    return f"{first} also  {len(items) - 1} more: {shown}\n"
+    return f"{first} also  {len(places)} more: {shown}\n"
 
 
 def render_error(exc: CkptmorphError) -> str:

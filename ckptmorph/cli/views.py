@@ -150,10 +150,9 @@ def matrix(view: Matrix, *, verbose: bool) -> str:
         releases = row.first if row.first == row.last else f"{row.first} to {row.last}"
         rows.append((row.engine, releases, row.verdict, row.reason))
     out.append(table(rows))
-    if view.own:
-        out.append(
-            "\n" + findings([f for f in view.own if verbose or f.severity.value != "note"], verbose=verbose)
-        )
+    own = [f for f in view.own if verbose or f.severity.value != "note"]
+    if own:
+        out.append("\n" + findings(own, verbose=verbose))
     return "".join(out)
 
 
@@ -255,5 +254,6 @@ def schema_show(view: SchemaShown, *, verbose: bool) -> str:
 def schema_check(view: SchemaChecked, *, verbose: bool) -> str:
     """`schemas check`."""
     if not view.findings:
-        return f"{colour('ok', 'ok')} {view.file}: a {view.kind} schema\n"
+        article = "an" if (view.kind or "").startswith(tuple("aeiou")) else "a"
+        return f"{colour('ok', 'ok')} {view.file}: {article} {view.kind} schema\n"
     return findings(view.findings, verbose=verbose)

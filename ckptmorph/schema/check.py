@@ -114,7 +114,9 @@ def _check_engine(registry: Registry, engine: Engine) -> None:
     for k, form in enumerate(engine.forms):
         here = at.within("forms", k)
         if form.layout not in layouts:
-            unknown(f"layout of form {form.form}", form.layout, layouts, here)
+            unknown(
+                "layout", form.layout, layouts, here, next="--schema-path DIR, if it is another file of yours"
+            )
         _check_lines(registry, form.config, hub, here.within("config"))
         if form.names:
             _check_names(form.names, hub, here.within("names"), engine.names)

@@ -16,7 +16,14 @@ _OPEN = ("has.", "null.", "in_file.", "target.", "compared.", "drafter.map_form"
 PERMUTATIONS = ("rope_interleave", "rope_split")
 
 
-def unknown(kind: str, name: str, known: Iterable[str], at: Positions, shown: str | None = None) -> NoReturn:
+def unknown(
+    kind: str,
+    name: str,
+    known: Iterable[str],
+    at: Positions,
+    shown: str | None = None,
+    next: str | None = None,
+) -> NoReturn:
     """Raise SchemaError for a name that means nothing, with the nearest one that does.
 
     ``shown`` is the whole text that the name stands in, to find it in the file.
@@ -25,7 +32,9 @@ def unknown(kind: str, name: str, known: Iterable[str], at: Positions, shown: st
     close = did_you_mean(name, names)
     hint = f"did you mean {close}?" if close else f"known: {', '.join(names)}" if len(names) < 30 else None
     inside = f" (in {shown!r})" if shown not in (None, name) else ""
-    raise SchemaError(f"{kind} {name!r} is not known{inside}", where=at.find(shown or name), hint=hint)
+    raise SchemaError(
+        f"{kind} {name!r} is not known{inside}", where=at.find(shown or name), hint=hint, next=next
+    )
 
 
 def check_expr_names(text: str, known: set[str], at: Positions, shown: str | None = None) -> None:

@@ -171,7 +171,9 @@ class Form(Model):
     form: str = Field(description="name of the form")
     layout: str = Field(description="layout that describes it")
     detect: list[Clue] = Field(description="clues that must all hold")
-    classes: list[Classes] = Field(default_factory=list, description="classes that load it")
+    classes: list[Classes] = Field(
+        default_factory=list, description="classes that load it; without one it loads no drafter"
+    )
     architectures_at: str = Field("architectures", description="path of the name that selects a class")
     config: list[Line] = Field(description="fields it reads")
     names: list[Name] = Field(

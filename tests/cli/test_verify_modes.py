@@ -34,6 +34,13 @@ def test_for_all_is_a_table_with_a_line_of_reason_each(converted, capsys):
     assert any("captures the states [1, 3, 4]" in line and line.split()[0] == "vllm" for line in lines)
 
 
+def test_a_table_ends_with_its_last_row_when_only_notes_are_left(capsys):
+    """A blank line announced findings, of which none was shown."""
+    assert main(["verify", str(FIXTURES / "speculators-0.3.0-converted-hass-src"), "--for", "all"]) == 1
+    out = capsys.readouterr().out
+    assert out.splitlines()[-1].split()[0] == "vllm" and not out.endswith("\n\n")
+
+
 def test_for_all_as_json(converted, capsys):
     assert main(["verify", converted, "--for", "all", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)

@@ -65,6 +65,8 @@ def test_fixed_states_that_cannot_be_compared_are_a_warning() -> None:
     assert any("--target" in str(f.next) for f in deep.findings)
     untold = ask(engine(capture()), None, LLAMA)
     assert (codes(untold, "warning"), untold.captured) == ({"default-states"}, (2, 16, 29))
+    # The target is known and its states are shown, so nobody is sent for the target.
+    assert not any("--target" in str(f.next) for f in untold.findings)
 
 
 def test_a_class_without_a_rule_is_said_without_a_field() -> None:
