@@ -836,6 +836,7 @@ def test_the_speculators_form_has_no_eagle(release: str) -> None:
     prediction = look("llama", release, eagle_shapes("llama", ONE), SPECULATORS)
     assert prediction.form == "speculators"
     assert codes(prediction) == {"architecture-not-supported"}
+    assert {f.where for f in prediction.findings if f.severity == "error"} == {"speculators_model_type"}
     flat = look("llama", release, eagle_shapes("llama", ONE), {**SPECULATORS, "model_type": "llama"})
     assert flat.form == "flat"
     bare = look("llama", release, eagle_shapes("llama", ONE), {"architectures": ["LlamaForCausalLM"]})
