@@ -606,7 +606,11 @@ COUNTER: dict[str, dict[str, tuple[Any, str | None]]] = {
         "embed_norm": (True, "extra-norm-unsupported"),
         "state_norm": (True, "extra-norm-unsupported"),
         "lm_head_norm": (True, "extra-norm-unsupported"),
+        "fc_bias": (True, "fc-bias-unsupported"),
+        "qk_norm": (True, "qk-norm-unsupported"),
         "qkv_bias": (True, "attention-bias-misread"),
+        "o_bias": (True, "attention-bias-misread"),
+        "attention_windows": ([8], "sliding-window-unsupported"),
         "rope_interleaved": (True, "rope-order-unsupported"),
     },
     "llama4": {
