@@ -1,7 +1,8 @@
 """Schemas with one rule changed at a time: removed, turned round, or moved to another release.
 
 Only what says something is changed; reasons and sources are prose. A change that the schema language itself refuses is
-left out, and so is one that concerns no release that anybody looked at.
+left out, and so is one that concerns no release that anybody looked at. Changes that mean the same are listed, with the
+reason, in ``same_meaning.yaml``.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from pathlib import Path as File
 from typing import Any
 
+import yaml
 from pydantic import ValidationError
 
 from ckptmorph.schema.engines import Engine
@@ -235,6 +238,32 @@ def mutants(registry: Registry, schema: Engine | Layout) -> list[Mutant]:
         if concerned:
             out.append(Mutant(words, area, found, schema, data, path, value))
     return out
+
+
+@cache
+def _listed() -> list[Plain]:
+    rows: list[Plain] = yaml.safe_load(
+        (File(__file__).parent / "same_meaning.yaml").read_text(encoding="utf-8")
+    )
+    return rows
+
+
+def same_meaning(registry: Registry, schema: Engine | Layout) -> tuple[set[str], set[str]]:
+    """The changes that are listed as such, in words; and those in a form's lines for releases without its class."""
+    rows = [row for row in _listed() if row["schema"] == registry.origin(schema)]
+    words = {change for row in rows for change in row.get("changes", ())}
+    early: set[str] = set()
+    for form in {row["form"] for row in rows if "form" in row}:
+        assert isinstance(schema, Engine)
+        (place,) = [k for k, one in enumerate(schema.forms) if one.form == form]
+        classes = schema.forms[place].classes
+        here = {r for r in schema.releases if any(covers(one.versions, r) for one in classes)}
+        early |= {
+            mutant.words
+            for mutant in mutants(registry, schema)
+            if mutant.path[:3] == ("forms", place, "config") and not mutant.releases & here
+        }
+    return words, early
 
 
 def _about(here: Any, path: Path) -> str:

@@ -16,6 +16,8 @@ from ckptmorph.schema.versions import parse_version
 from tests.engine_contracts import looking
 from tests.engine_contracts.test_readings import SGLANG
 
+# What a target gives does not depend on the drafter's own class.
+ALGORITHMS = ("eagle3", "eagle3_mla")
 NEVER = "99"
 N = 20
 
@@ -89,9 +91,10 @@ def arrive(target: Target, release: str, ids: list[int]) -> list[int]:
     return sorted(h for h in states if lowest <= h <= highest)
 
 
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("release", SGLANG)
-def test_the_states_that_every_class_gives(release: str) -> None:
-    capture = looking.load_registry().engine("eagle3", "sglang").capture
+def test_the_states_that_every_class_gives(release: str, algorithm: str) -> None:
+    capture = looking.load_registry().engine(algorithm, "sglang").capture
     for target in TARGETS:
         works = since(release, target.since) and not since(release, target.until)
         for name in target.names.split():
@@ -107,8 +110,9 @@ def test_the_states_that_every_class_gives(release: str) -> None:
         assert rule_for(capture, name, release) is None
 
 
-def test_no_class_of_the_contract_is_left_out() -> None:
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_no_class_of_the_contract_is_left_out(algorithm: str) -> None:
     """A class that the contract knows and this table does not would be a rule without an expectation."""
     ours = {n if n.endswith("Generation") else f"{n}ForCausalLM" for t in TARGETS for n in t.names.split()}
-    capture = looking.load_registry().engine("eagle3", "sglang").capture
+    capture = looking.load_registry().engine(algorithm, "sglang").capture
     assert {name for rule in capture.rules for name in rule.classes} == ours

@@ -290,6 +290,15 @@ def test_the_rotary_embedding(release: str, edits: dict[str, Any], theta: float,
 
 
 @pytest.mark.parametrize("release", EDGES)
+@pytest.mark.parametrize("place", ["rope_scaling", "rope_parameters"])
+def test_of_two_types_the_newer_key_counts(release: str, place: str) -> None:
+    said = {**BARE, place: {"rope_type": "dynamic", "type": "linear", "factor": 4.0}}
+    found = look("sglang", release, shapes(ONE), said)
+    assert found.facts["rope_type"].value == "dynamic"
+    assert "rope_type is" not in str([f.message for f in found.findings])
+
+
+@pytest.mark.parametrize("release", EDGES)
 @pytest.mark.parametrize(
     ("edits", "counts"),
     [
@@ -313,7 +322,9 @@ def test_the_rotary_embedding(release: str, edits: dict[str, Any], theta: float,
     ],
 )
 def test_states_are_counted(release: str, edits: dict[str, Any], counts: int) -> None:
-    assert facts("sglang", release, {**BARE, **edits})["num_aux_states"] == counts
+    found = look("sglang", release, shapes(ONE), {**BARE, **edits})
+    assert found.facts["num_aux_states"].value == counts
+    assert "contradicting-fields" not in codes(found)  # the places are not compared
 
 
 @pytest.mark.parametrize("release", EDGES)

@@ -11,9 +11,22 @@ from typing import Any
 
 import pytest
 
+from ckptmorph.schema.capture import captured, rule_for
 from tests.builders import ABSENT, edited
+from tests.engine_contracts import looking
 from tests.engine_contracts.looking import codes, fates, renamed, without
-from tests.engine_contracts.mla import DEEPSEEK, KIMI, SINCE_VLLM, facts, look, meaning, messages, same
+from tests.engine_contracts.mla import (
+    ALGORITHM,
+    DEEPSEEK,
+    KIMI,
+    SINCE_VLLM,
+    facts,
+    look,
+    meaning,
+    messages,
+    same,
+)
+from tests.engine_contracts.test_more_expectations import CLASSES
 from tests.engine_contracts.test_readings import NO, VLLM, Steps, always, step
 from tests.mla_builders import MLA, YARN, config, shapes
 
@@ -336,6 +349,15 @@ def test_other_scalings_become_yarn(release: str, edits: dict[str, Any], kind: s
     assert ("rope-scaling-forced" in codes(found)) is (kind not in ("default", "yarn", "deepseek_yarn"))
 
 
+@pytest.mark.parametrize("release", ["0.18.0", "0.33.0"])
+@pytest.mark.parametrize("place", ["rope_scaling", "rope_parameters"])
+def test_of_two_types_the_newer_key_counts(release: str, place: str) -> None:
+    said = BARE | {place: {"rope_type": "dynamic", "type": "linear", "factor": 4.0}}
+    found = look("vllm", release, shapes(ONE), said)
+    assert found.facts["rope_type"].value == "dynamic"
+    assert "rope_type is" not in str([f.message for f in found.findings])
+
+
 @pytest.mark.parametrize("release", ALL)
 def test_a_short_rope_table(release: str) -> None:
     def warned(edits: dict[str, Any], longest: int) -> bool:
@@ -436,6 +458,19 @@ def test_states_that_arrive(release: str, arch: str, ids: list[int], steps: Step
     )
     assert found.captured == step(steps, release)
     assert ("wrong-aux-states" in codes(found)) is (found.captured != (2, 30, 58))
+
+
+@pytest.mark.parametrize("release", VLLM[1:])
+@pytest.mark.parametrize("arch", [*CLASSES, "NobodyKnowsForCausalLM"])
+def test_the_targets_give_what_they_give_to_every_drafter(release: str, arch: str) -> None:
+    """First and last state; the order is that of the layers, whatever the list has. Rules that all contracts share."""
+    capture = looking.load_registry().engine(ALGORITHM, "vllm").capture
+    assert capture is not None
+    rule = rule_for(capture, arch, release)
+    assert rule is not None
+    for ids in ([0, 5, 20], [20, 0, 5]):
+        assert captured(capture, rule, ids, 20) == list(step(CLASSES.get(arch, [("0", (0, 5, 20))]), release))
+    assert captured(capture, rule, None, 20) == [2, 10, 17]
 
 
 @pytest.mark.parametrize("release", ALL)

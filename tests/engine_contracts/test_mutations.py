@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+import yaml
 
 from ckptmorph.schema.engines import Engine
 from ckptmorph.schema.registry import load_registry
-from tools.mutants import mutants, plain
-from tools.mutate import Bench, sample
+from tools.mutants import mutants, plain, same_meaning
+from tools.mutate import ROOT, Bench, sample
 
 ENGINES = sorted(load_registry().engines)
 SAMPLE, SEED = 6, 20
@@ -59,3 +60,24 @@ def test_every_part_of_a_contract_is_changed(key: tuple[str, str]) -> None:
     for k, rule in enumerate((data.get("capture") or {}).get("rules", ())):
         assert f"capture.rules.{k}" in areas
         assert "versions" not in rule or f"capture.rules.{k}.versions" in areas
+
+
+@pytest.mark.parametrize("key", ENGINES, ids="/".join)
+def test_changes_that_mean_the_same_are_changes(key: tuple[str, str]) -> None:
+    """A list that speaks of a rule that is no longer there, or has moved, would excuse another."""
+    registry, engine = load_registry(), engine_of(key)
+    listed, early = same_meaning(registry, engine)
+    made = {mutant.words: mutant for mutant in mutants(registry, engine)}
+    assert listed | early <= set(made)
+    for words in early:
+        bounds = [str(c.versions).removeprefix(">=") for c in engine.forms[int(words.split(".")[1])].classes]
+        first = min(k for k, r in enumerate(engine.releases) if {r, r.removesuffix(".0")} & set(bounds))
+        assert made[words].releases <= set(engine.releases[:first])
+
+
+def test_the_list_speaks_of_contracts_that_are_there() -> None:
+    registry = load_registry()
+    rows = yaml.safe_load((ROOT / "tools" / "same_meaning.yaml").read_text(encoding="utf-8"))
+    known = {registry.origin(engine) for engine in registry.engines.values()}
+    assert {row["schema"] for row in rows} <= known
+    assert all(row["because"] and ("form" in row) is not ("changes" in row) for row in rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -107,8 +108,10 @@ def decoders(engine: Engine) -> None:
         all_loaded(engine, release, shapes(qkv_bias=True, o_bias=True) | normed, config("qwen3", said))
         found = look(engine, release, shapes(), config("gemma"))
         assert "bad-config-value" in codes(found)
-        found = look(engine, release, shapes(), config(transformer_layer_architecture="Qwen2DecoderLayer"))
-        assert "contradicting-fields" in codes(found)
+        classes = {"llama": "LlamaDecoderLayer", "qwen2": "Qwen2DecoderLayer", "qwen3": "Qwen3DecoderLayer"}
+        for kind, (other, name) in itertools.product(classes, classes.items()):
+            found = look(engine, release, shapes(), config(kind, transformer_layer_architecture=name))
+            assert ("contradicting-fields" in codes(found)) is (other != kind)
 
 
 def names(engine: Engine) -> None:
@@ -118,6 +121,7 @@ def names(engine: Engine) -> None:
         found = look(engine, release, held, config(layernorms=True, fusion_bias=True))
         assert {n for n, fate in fates(found).items() if fate == "missing"} == {"fusion_fc.weight", NORMS[1]}
         assert codes(found) == {"parameter-left-random"}
+        assert {"initialised" in str(t.why) for t in found.details if t.fate == "missing"} == {True}
         strange = {
             "fc.weight": ("BF16", (H, 2 * H)),
             "hidden_layernorm.weight": ("BF16", (H,)),
@@ -127,6 +131,7 @@ def names(engine: Engine) -> None:
         }
         found = look(engine, release, shapes() | strange, config())
         assert {n for n, fate in fates(found).items() if fate == "dropped"} == set(strange)
+        assert {"listed in a warning" in str(t.why) for t in found.details if t.fate == "dropped"} == {True}
         own = dict.fromkeys(TABLES, ("BF16", (VOCAB, H)))
         found = look(engine, release, shapes() | own, config())
         assert {n: fates(found)[n] for n in TABLES} == TABLES
@@ -165,6 +170,12 @@ def fields(engine: Engine) -> None:
         }  # fmt: skip
 
 
+def others(engine: Engine) -> None:
+    """A folder that is none of the library's is not read at all."""
+    said = {key: value for key, value in config().items() if key != "speculators_model_type"}
+    assert codes(look(engine, "0.3.0", shapes(), said)) == {"engine-cannot-read-config"}
+
+
 def kinds(engine: Engine) -> None:
     """The facts that follow from the kind of the layer, whatever the config says beside it."""
     said = {"attention_bias": True, "mlp_bias": True}
@@ -185,7 +196,16 @@ def releases(engine: Engine) -> None:
         assert found.captured is None
 
 
-EXPECTATIONS: list[Callable[[Engine], None]] = [plain, flags, decoders, kinds, names, fields, releases]
+EXPECTATIONS: list[Callable[[Engine], None]] = [
+    plain,
+    flags,
+    decoders,
+    kinds,
+    names,
+    fields,
+    others,
+    releases,
+]
 
 
 @pytest.mark.parametrize("expectation", EXPECTATIONS, ids=lambda e: e.__name__)

@@ -606,7 +606,11 @@ COUNTER: dict[str, dict[str, tuple[Any, str | None]]] = {
         "embed_norm": (True, "extra-norm-unsupported"),
         "state_norm": (True, "extra-norm-unsupported"),
         "lm_head_norm": (True, "extra-norm-unsupported"),
+        "fc_bias": (True, "fc-bias-unsupported"),
+        "qk_norm": (True, "qk-norm-unsupported"),
         "qkv_bias": (True, "attention-bias-misread"),
+        "o_bias": (True, "attention-bias-misread"),
+        "attention_windows": ([8], "sliding-window-unsupported"),
         "rope_interleaved": (True, "rope-order-unsupported"),
     },
     "llama4": {
@@ -836,6 +840,7 @@ def test_the_speculators_form_has_no_eagle(release: str) -> None:
     prediction = look("llama", release, eagle_shapes("llama", ONE), SPECULATORS)
     assert prediction.form == "speculators"
     assert codes(prediction) == {"architecture-not-supported"}
+    assert {f.where for f in prediction.findings if f.severity == "error"} == {"speculators_model_type"}
     flat = look("llama", release, eagle_shapes("llama", ONE), {**SPECULATORS, "model_type": "llama"})
     assert flat.form == "flat"
     bare = look("llama", release, eagle_shapes("llama", ONE), {"architectures": ["LlamaForCausalLM"]})
