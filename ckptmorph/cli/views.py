@@ -120,7 +120,9 @@ def verification(view: Verification, *, verbose: bool) -> str:
         trained = (
             f", trained on {list(view.trained)}" if view.trained else ", what it was trained on is not stated"
         )
-        open_end = "; the highest one is not checked: the target is not known" if _unbounded(view.findings) else ""
+        open_end = (
+            "; the highest one is not checked: the target is not known" if _unbounded(view.findings) else ""
+        )
         out.append(f"  states             captured {list(view.captured)}{trained}{open_end}\n")
     out.append(_against_target(view))
     shown = [f for f in view.findings if verbose or f.severity.value != "note"]

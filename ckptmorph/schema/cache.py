@@ -1,15 +1,17 @@
 """Schemas as plain data, kept between runs: reading YAML takes longer than all else that a short command does.
 
 The data of a file is found by the digest of its bytes, so that a changed file is read anew. It is validated in every
-run all the same; only the YAML parser is spared. ``CKPTMORPH_NO_CACHE=1`` does without. What is wrong with the cache
+run all the same; the YAML parser is spared, and the check across files when exactly these files passed it before. ``CKPTMORPH_NO_CACHE=1`` does without. What is wrong with the cache
 is no fault.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ class Cache:
         self.path = None if os.environ.get("CKPTMORPH_NO_CACHE") else _path()
         self.known: dict[str, Any] = {}
         self.new: dict[str, Any] = {}
+        self.passed: set[str] = set()
         if self.path is not None:
             with contextlib.suppress(OSError, ValueError, RecursionError):
                 held = json.loads(self.path.read_bytes())
@@ -33,6 +36,7 @@ class Cache:
                     and isinstance(held.get("data"), dict)
                 ):
                     self.known = held["data"]
+                    self.passed = {key for key in held.get("passed", []) if isinstance(key, str)}
 
     def get(self, digest: str) -> Any | None:
         """The data of a text, or None when it is not known."""
@@ -42,18 +46,31 @@ class Cache:
         """Remember the data of a text."""
         self.new[digest] = data
 
-    def save(self) -> None:
-        """Write what is new, whole or not at all. A place that cannot be written is no fault."""
-        if not self.new or self.path is None:
+    def save(self, key: str) -> None:
+        """Write what is new, whole or not at all. A place that cannot be written is no fault.
+
+        Args:
+            key: stands for the files that were just checked together, see `key_of`.
+        """
+        if self.path is None or (key in self.passed and not self.new):
             return
-        data = {**self.known, **self.new} if len(self.known) < LIMIT else self.new
-        text = json.dumps({"version": VERSION, "data": data})
+        grown = len(self.known) >= LIMIT or len(self.passed) >= LIMIT
+        data = self.new if grown else {**self.known, **self.new}
+        self.passed = {key} if grown else self.passed | {key}
+        text = json.dumps({"version": VERSION, "data": data, "passed": sorted(self.passed)})
         there = self.path.with_name(f"{self.path.name}.{os.getpid()}")
         with contextlib.suppress(OSError):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             there.write_text(text, encoding="utf-8")
             there.replace(self.path)
         self.known, self.new = data, {}
+
+
+def key_of(digests: Mapping[str, str]) -> str:
+    """One key for a set of files and for the code that checks them."""
+    files = (e for e in os.scandir(Path(__file__).parent) if e.is_file())
+    code = sorted((e.name, e.stat().st_size, e.stat().st_mtime_ns) for e in files)
+    return hashlib.sha256(repr((sorted(digests.items()), code)).encode()).hexdigest()
 
 
 def _path() -> Path | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ckptmorph.errors import SchemaError, UsageError, did_you_mean
-from ckptmorph.schema.cache import Cache
+from ckptmorph.schema.cache import Cache, key_of
 from ckptmorph.schema.check import cross_check, parse_data
 from ckptmorph.schema.engines import CaptureRules, Engine
 from ckptmorph.schema.models import (
@@ -204,8 +204,10 @@ def load_registry(extra: tuple[Path, ...] = ()) -> Registry:
             name = f"{shown}/{path.relative_to(folder).as_posix()}" if folder.is_dir() else shown
             value, registry.positions[name], registry.digests[name] = _parsed(path, name, cache)
             _add(registry, value, name)
-    cross_check(registry)
-    cache.save()
+    key = key_of(registry.digests)
+    if key not in cache.passed:
+        cross_check(registry)
+    cache.save(key)
     registry.engines = {key: _with_rules(registry, engine) for key, engine in registry.engines.items()}
     return registry
 

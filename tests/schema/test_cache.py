@@ -105,3 +105,14 @@ def test_it_can_be_switched_off(kept: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("CKPTMORPH_NO_CACHE", "1")
     load()
     assert not kept.exists()
+
+
+def test_the_same_files_are_checked_together_once(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    load()
+    asked: list[Registry] = []
+    monkeypatch.setattr(registry_module, "cross_check", asked.append)
+    load()
+    assert asked == []
+    monkeypatch.setattr(registry_module, "key_of", lambda digests: "other files, or other code")
+    load()
+    assert len(asked) == 1
