@@ -1,8 +1,8 @@
 """Schemas as plain data, kept between runs: reading YAML takes longer than all else that a short command does.
 
 The data of a file is found by the digest of its bytes, so that a changed file is read anew. It is validated in every
-run all the same; the YAML parser is spared, and the check across files when exactly these files passed it before. ``CKPTMORPH_NO_CACHE=1`` does without. What is wrong with the cache
-is no fault.
+run all the same; the YAML parser is spared, and the check across files when exactly these files passed it before.
+``CKPTMORPH_NO_CACHE=1`` does without. What is wrong with the cache is no fault.
 """
 
 from __future__ import annotations
