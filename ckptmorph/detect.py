@@ -55,8 +55,6 @@ def _scored(
     """A layout's score, and the telling tensors of its algorithm that are not there."""
     hub = registry.algorithm(layout.algorithm)
     short = set(strip_prefixes(names, registry.wrapper_prefixes(), layout.prefixes).real)
-    families = {canon.family for canon, _, _ in match(hub, layout, short, {}).found.values()}
-    lacking = [name for name in hub.identity if name not in families]
     found: list[str] = []
     total = 0
     for clue in layout.detect:
@@ -65,7 +63,9 @@ def _scored(
             if clue.weight:
                 found.append(clue_words(clue))
         elif clue.must:
-            return _excluded(layout, f"not so: {clue_words(clue)}"), lacking
+            return _excluded(layout, f"not so: {clue_words(clue)}"), []  # its tensors need not be looked at
+    families = {canon.family for canon, _, _ in match(hub, layout, short, {}).found.values()}
+    lacking = [name for name in hub.identity if name not in families]
     if lacking and total < STRONG:
         return _excluded(layout, f"no tensor {', '.join(lacking)}", tuple(found)), lacking
     candidate = Candidate(algorithm=layout.algorithm, layout=layout.layout, score=total, found=tuple(found))
