@@ -12,6 +12,7 @@ from typing import Any
 from ckptmorph.canonical import Drafter, Request, Shaped, codec_context, environment
 from ckptmorph.captures import Capturing
 from ckptmorph.engine_reading import Env, Reading, class_for, named, read_as_engine
+from ckptmorph.errors import ELSEWHERE
 from ckptmorph.facts import Known, active, cite
 from ckptmorph.findings import Finding, Severity, error, in_json, note, verdict_of, warning
 from ckptmorph.matching import fold
@@ -244,7 +245,7 @@ class _Judging:
             expected=ours.value,
             got=theirs.value,
             hint=theirs.evidence.because or f"read from {theirs.evidence.at}",
-            next="ckptmorph graph DRAFTER tells where else it can go",
+            next=ELSEWHERE,
             source=cite(entry.source),
         )
 

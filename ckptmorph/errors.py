@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from ckptmorph.findings import Finding
 
 
+#: What to do where a way is closed.
+ELSEWHERE = "ckptmorph graph DRAFTER tells where else it can go"
+
+
 class CkptmorphError(Exception):
     """Root of every error that ckptmorph raises on purpose.
 
@@ -98,7 +102,7 @@ class RefusedError(CkptmorphError):
 
     exit_code = 4
     default_code = "refused"
-    usual_next = "ckptmorph graph DRAFTER tells where else it can go"
+    usual_next = ELSEWHERE
 
 
 class IOFailure(CkptmorphError):

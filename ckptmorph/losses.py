@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ckptmorph.canonical import Drafter
+from ckptmorph.errors import ELSEWHERE
 from ckptmorph.facts import cite
 from ckptmorph.findings import Finding, Value, error, in_json
 from ckptmorph.schema.expr import parse
 from ckptmorph.schema.models import Entry, Layout
-
-ELSEWHERE = "ckptmorph graph DRAFTER tells where else it can go"
 
 
 class Lost(Value):

@@ -11,12 +11,12 @@ from typing import Any
 
 from ckptmorph.canonical import Drafter
 from ckptmorph.contract import predict
-from ckptmorph.errors import CkptmorphError, RefusedError, UsageError, did_you_mean
+from ckptmorph.errors import ELSEWHERE, CkptmorphError, RefusedError, UsageError, did_you_mean
 from ckptmorph.files import config_text, out_files
 from ckptmorph.findings import Finding, Severity, by_severity, error, errors_in, note
 from ckptmorph.graphs import Cost, Edge, Evaluated, edges_of, hub_node, layout_node, search
 from ckptmorph.idle import without_idle
-from ckptmorph.losses import ELSEWHERE, Lost, loss_id
+from ckptmorph.losses import Lost, loss_id
 from ckptmorph.matching import names_of
 from ckptmorph.outputs import Output
 from ckptmorph.plans import Dropped, Place, Plan, tensor_steps, volume

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from ckptmorph.canonical import Drafter, Request, codec_context
+from ckptmorph.errors import ELSEWHERE
 from ckptmorph.facts import Evidence, Known, Said, active, apply_defaults, cite, read_config, touched
 from ckptmorph.findings import error, in_json, warning
-from ckptmorph.losses import ELSEWHERE, fixed_otherwise, losses_of
+from ckptmorph.losses import fixed_otherwise, losses_of
 from ckptmorph.names import Canon, Spelling, enumerate_tensors, part_of, written_as
 from ckptmorph.ops import build
 from ckptmorph.ops.nodes import Fill, Node
@@ -375,4 +376,4 @@ def facts_as_written(
     return _Writing(registry, drafter, layout, request, base).out.facts
 
 
-__all__ = ["ConfigStep", "Output", "compose", "facts_as_written"]
+__all__ = ["compose", "facts_as_written"]
