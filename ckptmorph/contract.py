@@ -135,7 +135,7 @@ class _Judging:
             )
             self.findings.append(error("implausible-value", text, where=fact, next=self._convert()))
         new: list[Finding] = []
-        shown = predicted.shown_by()
+        shown = predicted.shown_by() if misread else {}
         for item in self.treated:
             finding = self._tensor_finding(item, who, item.name in self.meant)
             fact = shown.get(item.name, "")
@@ -211,23 +211,19 @@ class _Judging:
         assert self.reading.form is not None
         entries = active(self.registry.entries(self.reading.form.config), self.release)
         dims = set(self.hub.dims.values())
+        # An engine may have one of these where the drafter has none: they do nothing when they are zero.
+        idle = {spec.shown for spec in self.hub.tensors.values() if spec.idle_if_zero}
         out = {}
         for name, fact in self.hub.facts.items():
             ours, theirs = self.drafter.facts.get(name), self.reading.facts.get(name)
             if not fact.changes_results or name in dims or fact.type == "states":
                 continue
-            if (
-                ours is not None and ours.value is False and name in self._idle_flags()
-            ):  # the tensor's fate says it
+            if ours is not None and ours.value is False and name in idle:  # the tensor's fate says it
                 continue
             if ours is not None and theirs is not None and ours.value != theirs.value:
                 entry = self._line(entries, name)
                 out[name] = self._misread(name, ours, theirs, entry)
         return out
-
-    def _idle_flags(self) -> set[str | None]:
-        """Flags of tensors that do nothing when they are zero: an engine may have one where the drafter has none."""
-        return {spec.shown for spec in self.hub.tensors.values() if spec.idle_if_zero}
 
     def _line(self, entries: list[Entry], name: str) -> Entry:
         """The line that gave the engine its value: the first one about the fact that is read for this drafter."""
