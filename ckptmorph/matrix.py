@@ -10,25 +10,20 @@ from pydantic import Field
 from ckptmorph.contract import predict
 from ckptmorph.findings import Finding, Outcome, Severity, Value, by_severity
 from ckptmorph.likeness import Comparison
-from ckptmorph.predictions import engine_at
+from ckptmorph.predictions import Span, engine_at, folded, without_release
 from ckptmorph.schema.registry import Registry
 from ckptmorph.schema.versions import newest
 from ckptmorph.sources import Source
 
 
-class MatrixRow(Value):
+class MatrixRow(Span):
     """Neighbouring releases of one engine with the same verdict for the same reason.
 
     Attributes:
-        first, last: the range of releases; ``releases`` is how many were looked at in it.
         reason: the most important finding in a sentence, empty when there is none.
         code: its code.
     """
 
-    engine: str
-    first: str
-    last: str
-    releases: int
     verdict: Outcome
     code: str | None = None
     reason: str = ""
@@ -57,19 +52,16 @@ class Matrix(Value):
 
 def matrix(registry: Registry, source: Source, own: Iterable[Finding]) -> Matrix:
     """Predict every engine at every release that was looked at. Raises nothing of its own."""
-    rows: list[MatrixRow] = []
-    for engine in registry.engines_of(source.layout.algorithm):
-        for release in engine.releases:
-            row = _row(registry, source, engine.engine, release, newest(engine.releases))
-            if rows and _same(rows[-1], row):
-                before = rows.pop()
-                row = row.model_copy(update={"first": before.first, "releases": before.releases + 1})
-            rows.append(row)
+    rows = (
+        _row(registry, source, engine.engine, release, newest(engine.releases))
+        for engine in registry.engines_of(source.layout.algorithm)
+        for release in engine.releases
+    )
     return Matrix(
         path=str(source.folder.path),
         algorithm=source.layout.algorithm,
         layout=source.layout.layout,
-        rows=tuple(rows),
+        rows=tuple(folded(rows, _says)),
         own=tuple(by_severity(own)),
         target=source.request.target.taken,
         compared=tuple(source.drafter.compared.values()),
@@ -88,16 +80,11 @@ def _row(registry: Registry, source: Source, name: str, release: str, latest: st
         releases=1,
         verdict=result.verdict,
         code=worst.code if worst else None,
-        reason=_without_release(worst.message, name, release) if worst else "",
+        reason=without_release(worst.message, name, release) if worst else "",
         next=worst.next if worst else None,
         newest=release == latest,
     )
 
 
-def _without_release(message: str, name: str, release: str) -> str:
-    """The sentence without the release, so that neighbouring releases compare equal."""
-    return message.replace(f"{name} {release}", name)
-
-
-def _same(a: MatrixRow, b: MatrixRow) -> bool:
-    return (a.engine, a.verdict, a.code, a.reason) == (b.engine, b.verdict, b.code, b.reason)
+def _says(row: MatrixRow) -> object:
+    return row.engine, row.verdict, row.code, row.reason

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from pydantic import Field
 
@@ -12,6 +13,38 @@ from ckptmorph.findings import Finding, Outcome, Value, warning
 from ckptmorph.predict import Treated
 from ckptmorph.schema.engines import Engine
 from ckptmorph.schema.versions import nearest, newest, parse_version
+
+
+class Span(Value):
+    """Neighbouring releases of one engine of which the same is to be said.
+
+    Attributes:
+        first, last: the range of releases; ``releases`` is how many were looked at in it.
+    """
+
+    engine: str
+    first: str
+    last: str
+    releases: int
+
+
+S = TypeVar("S", bound=Span)
+
+
+def folded(rows: Iterable[S], says: Callable[[S], object]) -> list[S]:
+    """Rows of one release each, in order, with neighbours put together that say the same."""
+    out: list[S] = []
+    for row in rows:
+        if out and says(out[-1]) == says(row):
+            before = out.pop()
+            row = row.model_copy(update={"first": before.first, "releases": before.releases + 1})
+        out.append(row)
+    return out
+
+
+def without_release(message: str, name: str, release: str) -> str:
+    """The sentence without the release, so that neighbouring releases compare equal."""
+    return message.replace(f"{name} {release}", name)
 
 
 class Coverage(Value):

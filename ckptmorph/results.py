@@ -10,7 +10,7 @@ from ckptmorph.facts import Known
 from ckptmorph.findings import Finding, Outcome, Value
 from ckptmorph.likeness import Comparison
 from ckptmorph.predict import Treated
-from ckptmorph.predictions import Coverage
+from ckptmorph.predictions import Coverage, Span
 
 
 class TensorView(Value):
@@ -94,19 +94,14 @@ class EdgeView(Value):
     conditions: tuple[str, ...] = ()
 
 
-class Destination(Value):
+class Destination(Span):
     """Neighbouring releases of one engine that a drafter can be converted for, or cannot for the same reason.
 
     Attributes:
-        first, last: the range of releases; ``releases`` is how many were looked at in it.
         layout: what would be written; None when every way is closed.
         reason: what closes the way, in a sentence; ``code`` is the code of that finding.
     """
 
-    engine: str
-    first: str
-    last: str
-    releases: int
     layout: str | None = None
     code: str | None = None
     reason: str = ""

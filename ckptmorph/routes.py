@@ -8,6 +8,7 @@ from ckptmorph.conditions import conditions_of
 from ckptmorph.findings import Finding
 from ckptmorph.graphs import edges_of, layout_node, search, start_of
 from ckptmorph.planner import compose_for, evaluator, goals, meant_for
+from ckptmorph.predictions import folded, without_release
 from ckptmorph.results import Destination, EdgeView, GraphView
 from ckptmorph.schema.registry import Registry
 from ckptmorph.sources import Source, Wish, refuse_broken, split_release
@@ -28,16 +29,15 @@ def destinations(registry: Registry, source: Source, wish: Wish) -> GraphView:
     Raises as a conversion does when the source is broken or leaves a question open.
     """
     refuse_broken(source)
-    rows: list[Destination] = []
-    for engine in registry.engines_of(source.layout.algorithm):
-        for release in engine.releases:
-            row = _destination(registry, source, replace(wish, to=f"{engine.engine}@{release}"), release)
-            if rows and _same(rows[-1], row):
-                before = rows.pop()
-                row = row.model_copy(update={"first": before.first, "releases": before.releases + 1})
-            rows.append(row)
+    rows = (
+        _destination(registry, source, replace(wish, to=f"{engine.engine}@{release}"), release)
+        for engine in registry.engines_of(source.layout.algorithm)
+        for release in engine.releases
+    )
     start = layout_node(source.layout.algorithm, source.layout.layout)
-    return everything(registry).model_copy(update={"start": start, "destinations": tuple(rows)})
+    return everything(registry).model_copy(
+        update={"start": start, "destinations": tuple(folded(rows, _says))}
+    )
 
 
 def _destination(registry: Registry, source: Source, wish: Wish, release: str) -> Destination:
@@ -51,12 +51,12 @@ def _destination(registry: Registry, source: Source, wish: Wish, release: str) -
         closed += composed.closed_by
     first = closed[0]
     answer = f": {first.next}" if first.code in QUESTIONS else ""
-    reason = f"{first.message}{answer}".replace(f"{name} {release}", name)
+    reason = without_release(f"{first.message}{answer}", name, release)
     return at.model_copy(update={"code": first.code, "reason": reason})
 
 
-def _same(a: Destination, b: Destination) -> bool:
-    return (a.engine, a.layout, a.code, a.reason) == (b.engine, b.layout, b.code, b.reason)
+def _says(row: Destination) -> object:
+    return row.engine, row.layout, row.code, row.reason
 
 
 def routed(registry: Registry, source: Source | None, wish: Wish) -> GraphView:
