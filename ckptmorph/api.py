@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from ckptmorph.explanations import Explanation
     from ckptmorph.matrix import Matrix
     from ckptmorph.plans import Plan, Report
+    from ckptmorph.predictions import EngineAt
+    from ckptmorph.quant import Quantised
 
 PathLike = str | Path
 Progress = Callable[[int], None]
@@ -70,6 +72,16 @@ def _target_path(target: PathLike) -> Path:
 def _opened(drafter: PathLike, wish: Wish, schema_path: Sequence[PathLike]) -> tuple[Registry, Source]:
     registry = _registry(schema_path)
     return registry, open_source(registry, open_folder(Path(drafter)), wish)
+
+
+def _examined_for(
+    drafter: PathLike, wish: Wish, schema_path: Sequence[PathLike], *, deep: bool
+) -> tuple[Registry, Source, Quantised, EngineAt]:
+    """The source with a look at its numbers, what was found of its quantisation, and the engine it is judged for."""
+    registry = _registry(schema_path)
+    name, release = split_release(wish.to)
+    source, quantised = examined(registry, open_folder(Path(drafter)), wish, deep=deep)
+    return registry, source, quantised, engine_release(registry, source.layout.algorithm, name, release)
 
 
 def _text(value: Any) -> str:
@@ -250,10 +262,7 @@ def verify(
         engine, from_=from_, target=target, target_arch=target_arch,
         facts=facts, aux_states=aux_states, aux_layers=aux_layers, assume_default=assume_default,
     )  # fmt: skip
-    registry = _registry(schema_path)
-    name, release = split_release(engine)
-    source, quantised = examined(registry, open_folder(Path(drafter)), wish, deep=deep)
-    at = engine_release(registry, source.layout.algorithm, name, release)
+    registry, source, quantised, at = _examined_for(drafter, wish, schema_path, deep=deep)
     folder = source.folder
     result = predict(registry, at, folder.tensors, folder.config, source.drafter, source.request)
     findings = by_severity([*own_faults(source, quantised, result.findings), *result.findings])
@@ -321,10 +330,7 @@ def explain(
         engine, from_=from_, target=target, target_arch=target_arch,
         facts=facts, aux_states=aux_states, aux_layers=aux_layers, assume_default=assume_default,
     )  # fmt: skip
-    registry = _registry(schema_path)
-    name, release = split_release(engine)
-    source, _ = examined(registry, open_folder(Path(drafter)), wish, deep=False)
-    at = engine_release(registry, source.layout.algorithm, name, release)
+    registry, source, _, at = _examined_for(drafter, wish, schema_path, deep=False)
     folder = source.folder
     result = predict(registry, at, folder.tensors, folder.config, source.drafter, source.request)
     return explained(registry, source, at, result, topic)
