@@ -23,6 +23,7 @@ class Env(dict[str, Any]):
     """An expression environment that also answers for the file at hand.
 
     ``has.PATH``: the config has a value there that is not null. ``null.PATH``: it has an explicit null there.
+    ``text.PATH``: it has a text there. ``value.PATH``: what it has there; unknown when there is nothing, or null.
     ``in_file.NAME``: the file has a tensor of that name.
     """
 
@@ -38,10 +39,12 @@ class Env(dict[str, Any]):
         self.config, self.names = config, names
 
     def __contains__(self, key: object) -> bool:
-        of_file = isinstance(key, str) and key.split(".")[0] in ("has", "null", "in_file")
-        return super().__contains__(key) or of_file
+        kind, _, path = key.partition(".") if isinstance(key, str) else ("", "", "")
+        if kind == "value":
+            return bool(self["has." + path])
+        return kind in ("has", "null", "text", "in_file") or super().__contains__(key)
 
-    def __missing__(self, key: str) -> bool:
+    def __missing__(self, key: str) -> Any:
         kind, _, path = key.partition(".")
         if kind == "in_file":
             return path in self.names
@@ -50,6 +53,10 @@ class Env(dict[str, Any]):
             return value is not ABSENT and value is not None
         if kind == "null":
             return value is None
+        if kind == "text":
+            return isinstance(value, str)
+        if kind == "value":
+            return value
         raise KeyError(key)
 
 
@@ -182,6 +189,10 @@ def class_for(form: Form, release: str, config: Mapping[str, Any], env: Mapping[
     return None
 
 
+_ASKED = ("has.", "null.", "text.", "in_file.")  # whether something is there: the message says it in words
+
+
 def named(expr: Expr, env: Mapping[str, Any]) -> str:
     """The known names of an expression with their values, for messages. Which form it is they say by themselves."""
-    return ", ".join(f"{n} = {in_json(env[n])}" for n in sorted(expr.names) if n in env and n != "form")
+    shown = sorted(n for n in expr.names if n in env and n != "form" and not n.startswith(_ASKED))
+    return ", ".join(f"{n.removeprefix('value.')} = {in_json(env[n])}" for n in shown)

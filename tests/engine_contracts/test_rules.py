@@ -89,3 +89,27 @@ def test_a_check_may_ask_whether_a_tensor_is_there() -> None:
     config = eagle_config("llama", ONE)
     assert "no-fc" not in codes(look(made, "1.0", eagle_shapes("llama", ONE), config))
     assert "no-fc" in codes(look(made, "1.0", without(eagle_shapes("llama", ONE), "fc.weight"), config))
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({}, set()),  # nothing is known of a value that is not there
+        ({"x": None}, set()),
+        ({"x": "a"}, set()),
+        ({"x": "b"}, {"no-a"}),
+        ({"x": {"y": "a"}}, {"no-a", "no-text"}),
+        ({"x": ["a"]}, {"no-a", "no-text"}),
+        ({"x": 5}, {"no-a", "no-text"}),
+    ],
+)
+def test_a_rule_may_ask_for_the_text_in_a_field(config: dict[str, Any], expected: set[str]) -> None:
+    checks = [
+        {"code": "no-a", "require": "value.x == 'a'", "message": "m", **SAID},
+        {"code": "no-text", "require": "not has.x or text.x", "message": "m", **SAID},
+    ]
+    prediction = look(engine(checks=checks), "1.0", {}, eagle_config("llama", ONE, **config))
+    assert codes(prediction) & {"no-a", "no-text"} == expected
+    for finding in prediction.findings:
+        if finding.code in expected:  # the value is shown, and what the message says already is not
+            assert ("(x = " in finding.message) is (finding.code == "no-a")
