@@ -264,7 +264,9 @@ def verify(
     )  # fmt: skip
     registry, source, quantised, at = _examined_for(drafter, wish, schema_path, deep=deep)
     folder = source.folder
-    result = predict(registry, at, folder.tensors, folder.config, source.drafter, source.request)
+    result = predict(
+        registry, at, folder.tensors, folder.config, source.drafter, source.request, beside=source.beside
+    )
     findings = by_severity([*own_faults(source, quantised, result.findings), *result.findings])
     return Verification(
         path=str(folder.path),
@@ -332,7 +334,9 @@ def explain(
     )  # fmt: skip
     registry, source, _, at = _examined_for(drafter, wish, schema_path, deep=False)
     folder = source.folder
-    result = predict(registry, at, folder.tensors, folder.config, source.drafter, source.request)
+    result = predict(
+        registry, at, folder.tensors, folder.config, source.drafter, source.request, beside=source.beside
+    )
     return explained(registry, source, at, result, topic)
 
 

@@ -6,7 +6,7 @@ route), `verify` on a folder that exists.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ckptmorph.canonical import Drafter, Request, Shaped, codec_context, environment
@@ -23,7 +23,9 @@ from ckptmorph.schema.models import Check, Entry
 from ckptmorph.schema.paths import ABSENT, get_path
 from ckptmorph.schema.registry import Registry
 from ckptmorph.schema.versions import covers
+from ckptmorph.storage.beside import Beside
 from ckptmorph.tables import table_findings
+from ckptmorph.unlisted import read_too, rule_for, unlisted_findings
 
 _HELD = {"absolute": "absolute target ids", "offset": "offsets"}
 
@@ -38,11 +40,14 @@ class _Judging:
         drafter: Drafter | None,
         request: Request,
         meant: set[str] | None = None,
+        beside: Sequence[Beside] = (),
     ) -> None:
         self.meant = meant if meant is not None else set(drafter.names.values()) if drafter else set(tensors)
         self.registry, self.at, self.engine = registry, at, at.engine
         self.release = at.known
-        self.tensors, self.config, self.drafter, self.request = tensors, config, drafter, request
+        self.beside, self.unlisted = beside, rule_for(at.engine, at.known)
+        self.tensors: Mapping[str, Shaped] = {**tensors, **read_too(self.unlisted, beside)}
+        self.config, self.drafter, self.request = config, drafter, request
         self.hub = registry.algorithm(at.engine.algorithm)
         known = drafter.facts if drafter else {}
         request_at = Request(target=request.target, releases={**request.releases, at.engine.engine: at.known})
@@ -150,6 +155,7 @@ class _Judging:
             text = f"{misread[fact].message}, and {in_words(items)}"
             misread[fact] = misread[fact].model_copy(update={"message": text})
         self.findings += fold(new)
+        self.findings += unlisted_findings(who, self.unlisted, self.beside, self.treated)
         self._map(predicted, who)
 
     def _map(self, predicted: TensorPrediction, who: str) -> None:
@@ -168,7 +174,7 @@ class _Judging:
     def _table_findings(self, item: Treated, who: str) -> list[Finding]:
         if self.drafter is None or item.parameter is None or item.name not in self.tensors:
             return []
-        if item.fate not in ("loaded", "from_target"):
+        if item.fate not in ("loaded", "from_target") or isinstance(self.tensors[item.name], Beside):
             return []
         kept = item.fate == "loaded"
         return list(
@@ -322,11 +328,13 @@ def predict(
     drafter: Drafter | None,
     request: Request,
     meant: set[str] | None = None,
+    beside: Sequence[Beside] = (),
 ) -> Prediction:
     """Predict what an engine release does with these tensors (name to dtype and shape) and this config.
 
     Args:
         drafter: what the checkpoint means; without it only the engine's own reading is checked.
         meant: the names that carry the drafter; losing one of them is an error, losing another a warning.
+        beside: tensors that an index does not lead to, which engines may read all the same.
     """
-    return _Judging(registry, at, tensors, config, drafter, request, meant).run()
+    return _Judging(registry, at, tensors, config, drafter, request, meant, beside).run()

@@ -9,6 +9,7 @@ from ckptmorph.findings import Finding, Severity, in_json, note, warning
 from ckptmorph.quant import Quantised, quantisation_of
 from ckptmorph.schema.registry import Registry
 from ckptmorph.sources import Source, Wish, open_source
+from ckptmorph.storage.beside import beside_index
 from ckptmorph.storage.folder import Folder
 from ckptmorph.tables import compare_tables
 from ckptmorph.weights import weight_findings
@@ -23,6 +24,7 @@ def examined(registry: Registry, folder: Folder, wish: Wish, *, deep: bool) -> t
     formats = registry.quantisations.values()
     quantised = quantisation_of(folder, formats, {})
     source = open_source(registry, quantised.without_scales(folder), wish)
+    source.beside = beside_index(folder)
     target = source.request.target
     if quantised.method is not None and target.config:
         quantised = quantisation_of(folder, formats, target.config)
@@ -80,7 +82,7 @@ def own_faults(source: Source, quantised: Quantised, predicted: Iterable[Finding
     out = []
     for finding in source.drafter.findings:
         if (
-            finding.code in ("missing-tensor", "unexpected-tensor", "shape-mismatch")
+            finding.code in ("missing-tensor", "unexpected-tensor", "shape-mismatch", "unlisted-tensor")
             and finding.where in said
         ):
             continue

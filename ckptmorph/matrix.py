@@ -71,7 +71,9 @@ def matrix(registry: Registry, source: Source, own: Iterable[Finding]) -> Matrix
 def _row(registry: Registry, source: Source, name: str, release: str, latest: str) -> MatrixRow:
     at = engine_at(registry.engine(source.layout.algorithm, name), release)
     folder = source.folder
-    result = predict(registry, at, folder.tensors, folder.config, source.drafter, source.request)
+    result = predict(
+        registry, at, folder.tensors, folder.config, source.drafter, source.request, beside=source.beside
+    )
     worst = next((f for f in by_severity(result.findings) if f.severity is not Severity.NOTE), None)
     return MatrixRow(
         engine=name,

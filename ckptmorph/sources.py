@@ -17,6 +17,7 @@ from ckptmorph.provenance import Ancestor, SideCar, ancestor_of, find_ancestor, 
 from ckptmorph.reader import read_drafter
 from ckptmorph.schema.models import Layout
 from ckptmorph.schema.registry import Registry
+from ckptmorph.storage.beside import Beside
 from ckptmorph.storage.folder import Folder
 from ckptmorph.target import Target, read_target
 
@@ -58,6 +59,7 @@ class Source:
         detection: None when the user named the layout.
         car: the side-car, if there is one that fits.
         request: what was known when reading; reused for writing.
+        beside: tensors in the files of an index that the index does not lead to; only filled for a prediction.
     """
 
     folder: Folder
@@ -68,6 +70,7 @@ class Source:
     drafter: Drafter
     engine: str | None = None
     release: str | None = None
+    beside: tuple[Beside, ...] = ()
 
     @cached_property
     def own_form(self) -> Ancestor:

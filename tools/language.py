@@ -25,6 +25,7 @@ TITLES = {
     "Form": "`forms:` of an engine",
     "Classes": "`classes:` of a form",
     "Match": "`unused:` of an engine",
+    "Unlisted": "`unlisted:` of an engine",
     "Policy": "`unknown:` and `missing:` of an engine",
     "Provided": "`provided:` of an engine",
     "Capture": "`capture:` of an engine",

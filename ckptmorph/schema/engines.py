@@ -64,6 +64,17 @@ class Policy(Model):
         return [] if self.tensor is None else [self.tensor] if isinstance(self.tensor, str) else self.tensor
 
 
+class Unlisted(Model):
+    """What becomes of a tensor that stands in a file of the index, but not in the index itself."""
+
+    does: Literal["read", "raise", "ignore"] = Field(
+        description="it is read like any other, stops the engine, or is left alone"
+    )
+    versions: VersionSpec | None = None
+    because: Reason
+    source: Sources
+
+
 class Provided(Model):
     """A parameter that the engine may take from the target model."""
 
@@ -232,6 +243,11 @@ class Engine(Model):
     names: list[Name] = Field(description="names it looks for")
     unused: list[Match] = Field(
         default_factory=list, description="read or skipped on purpose, without effect"
+    )
+    unlisted: list[Unlisted] = Field(
+        default_factory=list,
+        description="what happens to a tensor in a file of the index that the index does not list; without a line "
+        "nothing is said about it. One that is in a second file, too, is read twice wherever there is a line",
     )
     unknown: list[Policy] = Field(description="what happens to names nobody looks for")
     missing: list[Policy] = Field(description="what happens to parameters that no tensor fills")

@@ -115,7 +115,7 @@ def unlisted(present: list[str], headers: Mapping[str, Header], files: Mapping[s
                 found.append(
                     warning(
                         "unlisted-tensor", text, where=name[:200], expected=owner, got=file,
-                        hint="an engine that loads whole files reads it too, which is not predicted",
+                        hint="an engine that loads whole files reads it too; ckptmorph verify tells",
                         next="ckptmorph convert writes files without it",
                     )
                 )  # fmt: skip

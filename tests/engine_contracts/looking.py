@@ -13,6 +13,7 @@ from ckptmorph.predictions import EngineAt, Prediction, engine_at
 from ckptmorph.reader import read_drafter
 from ckptmorph.schema.engines import Engine
 from ckptmorph.schema.registry import Registry, load_registry
+from ckptmorph.storage.beside import Beside
 from ckptmorph.target import Target
 from tests.conversion.drafters import Geometry, Shapes, speculators_config, speculators_shapes, values
 
@@ -52,13 +53,14 @@ def look(
     fields: Mapping[str, Any] | None = None,
     registry: Registry | None = None,
     algorithm: str = "eagle3",
+    beside: tuple[Beside, ...] = (),
 ) -> Prediction:
     registry = registry or load_registry()
     at: EngineAt = engine_at(
         registry.engine(algorithm, engine) if isinstance(engine, str) else engine, release
     )
     target = Target(arch, {"num_hidden_layers": n, **(fields or {})}, "a test")
-    return predict(registry, at, shaped(shapes), config, drafter, Request(target=target))
+    return predict(registry, at, shaped(shapes), config, drafter, Request(target=target), beside=beside)
 
 
 def fates(prediction: Prediction) -> dict[str, str]:

@@ -1,0 +1,52 @@
+"""What an engine does with tensors that stand in the files of an index without being listed there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from ckptmorph.facts import cite
+from ckptmorph.findings import Finding, error, warning
+from ckptmorph.predict import Treated
+from ckptmorph.schema.engines import Engine, Unlisted
+from ckptmorph.schema.versions import covers
+from ckptmorph.storage.beside import Beside
+from ckptmorph.storage.index import INDEX
+
+_REPAIR = "ckptmorph convert writes files without it; or repair the index"
+
+
+def rule_for(engine: Engine, release: str) -> Unlisted | None:
+    """The rule of a release, if it was looked at."""
+    return next((rule for rule in engine.unlisted if covers(rule.versions, release)), None)
+
+
+def read_too(rule: Unlisted | None, beside: Iterable[Beside]) -> dict[str, Beside]:
+    """The tensors that this engine reads although the index does not list them, by name."""
+    if rule is None or rule.does != "read":
+        return {}
+    return {item.name: item for item in beside if item.listed_in is None}
+
+
+def unlisted_findings(
+    who: str, rule: Unlisted | None, beside: Sequence[Beside], treated: Iterable[Treated]
+) -> Iterator[Finding]:
+    """What must be said of them beside the fate that each has like any other tensor."""
+    if rule is None:
+        return
+    about = {"hint": rule.because, "source": cite(rule.source), "next": _REPAIR}
+    loaded = {item.name for item in treated if item.fate == "loaded"}
+    for item in beside:
+        name = item.name[:200]
+        if item.listed_in is not None:
+            say, how = (error, "they differ") if item.differs else (warning, "a sample of them is equal")
+            text = (
+                f"{who} reads {name} twice, from {item.listed_in} as {INDEX} says and from {item.file}; {how}, and "
+                "which one counts depends on the order of the files"
+            )
+            yield say("tensor-read-twice", text, where=name, **about)
+        elif rule.does == "raise":
+            text = f"{who} raises: {name} is in {item.file}, but not in {INDEX}"
+            yield error("engine-raises", text, where=name, **about)
+        elif item.name in loaded:
+            text = f"{who} loads {name} from {item.file}, though it is not in {INDEX}; readers that follow it do not"
+            yield warning("unlisted-tensor-loaded", text, where=name, **about)
