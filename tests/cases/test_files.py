@@ -158,6 +158,37 @@ def test_B110_unlisted_and_doubled_tensors_are_not_used(tmp_path: Path) -> None:
     assert "stray.weight" not in read_folder(out)
 
 
+def test_B110_verify_tells_who_reads_what_the_index_does_not_list(tmp_path: Path) -> None:
+    """Engines read whole files: one raises on the stray tensor, another drops it; the doubled one is read twice."""
+    sglang = build(tmp_path / "sglang", shards=2)
+    vllm, _ = convert(sglang, "vllm", target_arch=LLAMA)
+    for source in (sglang, vllm):
+        weight_map = json.loads((source / INDEX).read_text())["weight_map"]
+        other = next(source / file for file in set(weight_map.values()) if file != weight_map["fc.weight"])
+        extra = {"fc.weight": floats("old", (64, 192)), "stray.weight": floats("stray", (4,))}
+        write_safetensors(other, read_safetensors(other) | extra, {"format": "pt"})
+    for source, engine, code, severity in (
+        (vllm, "vllm", "engine-raises", "error"),
+        (sglang, "sglang", "tensor-dropped", "warning"),
+    ):
+        said = api.verify(source, engine=engine, target_arch=LLAMA)
+        stray = finding(said.findings, code)
+        assert (stray.where, stray.severity) == ("stray.weight", severity)
+        twice = finding(said.findings, "tensor-read-twice")
+        assert (twice.where, twice.severity, "they differ" in twice.message) == ("fc.weight", "error", True)
+        assert not [f for f in said.findings if f.code == "unlisted-tensor"]  # not said twice
+
+
+def test_B110_a_tensor_that_only_the_index_lacks_is_loaded(tmp_path: Path) -> None:
+    source = build(tmp_path / "in", shards=2)
+    index = json.loads((source / INDEX).read_text())
+    del index["weight_map"]["fc.weight"]
+    (source / INDEX).write_text(json.dumps(index))
+    said = api.verify(source, engine="sglang", target_arch=LLAMA)
+    assert finding(said.findings, "unlisted-tensor-loaded").where == "fc.weight"
+    assert (said.verdict, "fc.weight" in said.tensors.loaded) == ("warn", True)
+
+
 def test_B110_the_same_name_twice_without_an_index_is_refused(tmp_path: Path) -> None:
     """Two files, no index, one name in both: which one is meant?"""
     source = build(tmp_path / "in")
