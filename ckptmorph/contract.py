@@ -41,7 +41,9 @@ class _Judging:
         request: Request,
         meant: set[str] | None = None,
         beside: Sequence[Beside] = (),
+        members: int = MAX_BUILT,
     ) -> None:
+        self.members = members
         self.meant = meant if meant is not None else set(drafter.names.values()) if drafter else set(tensors)
         self.registry, self.at, self.engine = registry, at, at.engine
         self.release = at.known
@@ -130,14 +132,13 @@ class _Judging:
         assert self.reading.form is not None
         lost: dict[str, list[Treated]] = {}
         predicted = TensorPrediction(
-            self.engine, self.release, self.hub, self.env, self.reading.facts, self.tensors, self.reading.form
-        )
+            self.engine, self.release, self.hub, self.env, self.reading.facts, self.tensors, self.reading.form,
+            self.members,
+        )  # fmt: skip
         self.treated = predicted.treat()
         who = f"{self.engine.engine} {self.release}"
         for fact, count in predicted.beyond.items():
-            text = (
-                f"{who} reads {fact} = {count} and builds as many; only the first {MAX_BUILT} were looked at"
-            )
+            text = f"{who} reads {fact} = {count} and builds as many; only the first {predicted.limit} were looked at"
             self.findings.append(error("implausible-value", text, where=fact, next=self._convert()))
         new: list[Finding] = []
         shown = predicted.shown_by() if misread else {}
@@ -329,6 +330,7 @@ def predict(
     request: Request,
     meant: set[str] | None = None,
     beside: Sequence[Beside] = (),
+    members: int = MAX_BUILT,
 ) -> Prediction:
     """Predict what an engine release does with these tensors (name to dtype and shape) and this config.
 
@@ -336,5 +338,6 @@ def predict(
         drafter: what the checkpoint means; without it only the engine's own reading is checked.
         meant: the names that carry the drafter; losing one of them is an error, losing another a warning.
         beside: tensors that an index does not lead to, which engines may read all the same.
+        members: of a family of parameters at least this many are looked at, if the config claims as many.
     """
-    return _Judging(registry, at, tensors, config, drafter, request, meant, beside).run()
+    return _Judging(registry, at, tensors, config, drafter, request, meant, beside, members).run()

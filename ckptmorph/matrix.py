@@ -15,6 +15,9 @@ from ckptmorph.schema.registry import Registry
 from ckptmorph.schema.versions import newest
 from ckptmorph.sources import Source
 
+# Members of a family that a row looks at: a line of reason needs no account of every layer that a config claims.
+FEW = 16
+
 
 class MatrixRow(Span):
     """Neighbouring releases of one engine with the same verdict for the same reason.
@@ -72,7 +75,14 @@ def _row(registry: Registry, source: Source, name: str, release: str, latest: st
     at = engine_at(registry.engine(source.layout.algorithm, name), release)
     folder = source.folder
     result = predict(
-        registry, at, folder.tensors, folder.config, source.drafter, source.request, beside=source.beside
+        registry,
+        at,
+        folder.tensors,
+        folder.config,
+        source.drafter,
+        source.request,
+        beside=source.beside,
+        members=FEW,
     )
     worst = next((f for f in by_severity(result.findings) if f.severity is not Severity.NOTE), None)
     return MatrixRow(

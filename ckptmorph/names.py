@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,15 +112,36 @@ def parts_of(hub: Algorithm, line: Name) -> list[Tensor]:
 
 def spelling(line: Name, canon: Canon, env: Mapping[str, Any]) -> Spelling | None:
     """The spelling of ``canon`` by this line, or None when the line does not cover it."""
-    if line.where is not None and not _holds(line.where, {**env, **canon.index}):
+    if line.where is not None and not _holds(line.where, _env(parse(line.where).names, canon, env)):
         return None
     for text in [line.tensor] if line.tensor is not None else line.tensors:
         rest = _rest(text, canon)
         if rest is not None:
-            full = {**env, **canon.index}
-            name = template(line.name).fill(full, rest) if line.name is not None else None
-            return Spelling(line, name, tuple(template(a).fill(full, rest) for a in line.also_read))
+            name = _filled(line.name, canon, env, rest) if line.name is not None else None
+            return Spelling(line, name, tuple(_filled(also, canon, env, rest) for also in line.also_read))
     return None
+
+
+def _filled(text: str, canon: Canon, env: Mapping[str, Any], rest: str) -> str:
+    parsed = template(text)
+    return parsed.fill(_env(parsed.indices, canon, env), rest)
+
+
+def _env(names: Set[str], canon: Canon, env: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The tensor's indices over ``env``; without ``env`` where nothing of it is asked for, which is nearly always."""
+    return canon.index if names <= canon.index.keys() else {**env, **canon.index}
+
+
+def may_cover(line: Name, family: str) -> bool:
+    """Whether a line can be about any member of a family; False for most lines, without a look at each member."""
+    stem = family.partition("{")[0]
+    for text in [line.tensor] if line.tensor is not None else line.tensors:
+        head = text.removesuffix("*")
+        if text == family or (head != text and family.startswith(head)):
+            return True
+        if "{" not in text and "{" in family and head.startswith(stem):
+            return True
+    return False
 
 
 def _holds(text: str, env: Mapping[str, Any]) -> bool:
@@ -161,6 +182,11 @@ def read_as(
     return out
 
 
+def largest_number(names: Iterable[str]) -> int:
+    """The largest number in any of the names: no index in them is larger."""
+    return max((int(run) for name in names for run in _RUN.findall(name)), default=0)
+
+
 def count_index(hub: Algorithm, lines: list[Name], present: Iterable[str]) -> dict[str, int]:
     """How many values each ``from_names`` index takes, judged by the names in the file.
 
@@ -168,7 +194,7 @@ def count_index(hub: Algorithm, lines: list[Name], present: Iterable[str]) -> di
     with layers 0 and 2 the count is 3, and layer 1 shows up as missing.
     """
     names = set(present)
-    largest = max((int(run) for name in names for run in _RUN.findall(name)), default=0)
+    largest = largest_number(names)
     counts: dict[str, int] = {}
     for index, spec in hub.index.items():
         if not spec.from_names:

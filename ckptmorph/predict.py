@@ -7,15 +7,16 @@ facts), the names it accepts, and its policies for names it does not know and pa
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import Any, Literal
 
 from ckptmorph.canonical import Shaped
 from ckptmorph.facts import Known, cite
 from ckptmorph.findings import Value
-from ckptmorph.names import Canon, Spelling, enumerate_tensors, read_as
+from ckptmorph.names import Canon, Spelling, enumerate_tensors, largest_number, may_cover, read_as
 from ckptmorph.schema.engines import Engine, Form, Match, Policy, Provided
 from ckptmorph.schema.expr import holds
-from ckptmorph.schema.models import Algorithm
+from ckptmorph.schema.models import Algorithm, Name, Tensor
 from ckptmorph.schema.template import template
 from ckptmorph.schema.versions import covers
 
@@ -57,11 +58,16 @@ class TensorPrediction:
         facts: Mapping[str, Known],
         tensors: Mapping[str, Shaped],
         form: Form,
+        members: int = MAX_BUILT,
     ) -> None:
+        """``members``: how many of a family are looked at, when the file does not hold more."""
+        self.limit = min(max(largest_number(tensors) + 1, members), MAX_BUILT)
         self.engine, self.release, self.hub, self.env = engine, release, hub, env
-        self.names = [*form.names, *engine.names]
+        self.names = [line for line in (*form.names, *engine.names) if covers(line.versions, release)]
+        self.lines: dict[str, list[Name]] = {}
         self.facts, self.tensors = facts, tensors
         self.used: set[str] = set()
+        self.families: dict[str, bool] = {}
         self.done: list[Treated] = []
         self.counts: dict[str, int] = {
             spec.count: env[spec.count] for spec in hub.index.values() if spec.count in env
@@ -69,12 +75,12 @@ class TensorPrediction:
 
     @property
     def beyond(self) -> dict[str, int]:
-        """Counts (by fact) of which only the first `MAX_BUILT` are looked at: a config may claim any number."""
-        return {self.hub.dims[name]: n for name, n in self.counts.items() if n > MAX_BUILT}
+        """Counts (by fact) of which only the first `limit` are looked at: a config may claim any number."""
+        return {self.hub.dims[name]: n for name, n in self.counts.items() if n > self.limit}
 
     def treat(self) -> list[Treated]:
         """Fates of parameters first (in the hub's order), then of the tensors nobody took."""
-        out = [t for canon in self._built() for t in self._parameter(canon)]
+        out = [t for canon in self._built for t in self._parameter(canon)]
         out += [self._stray(name) for name in self.tensors if name not in self.used]
         self.done = out
         return out
@@ -89,24 +95,29 @@ class TensorPrediction:
 
     def shown_by(self) -> dict[str, str]:
         """The names of parameters that this engine could build but does not, to the fact that would show them."""
-        built = {canon.name for canon in self._built()}
-        hidden = [c for c in self._all() if c.spec.shown is not None and c.name not in built]
+        built = {canon.name for canon in self._built}
+        hidden = [c for c in self._all if c.spec.shown is not None and c.name not in built]
         return {name: str(canon.spec.shown) for canon in hidden for name in self._accepted(canon)}
 
+    @cached_property
     def _all(self) -> list[Canon]:
-        return enumerate_tensors(self.hub, {name: min(n, MAX_BUILT) for name, n in self.counts.items()})
+        return enumerate_tensors(self.hub, {name: min(n, self.limit) for name, n in self.counts.items()})
 
-    def _built(self) -> Iterator[Canon]:
-        for canon in self._all():
-            shown = canon.spec.shown
-            if shown is not None and (shown not in self.facts or not self.facts[shown].value):
-                continue
-            if holds(canon.spec.when, self.env) is not True:
-                continue
-            yield canon
+    @cached_property
+    def _built(self) -> list[Canon]:
+        return [canon for canon in self._all if self._builds(canon.family, canon.spec)]
+
+    def _builds(self, family: str, spec: Tensor) -> bool:
+        """Whether the engine builds a family; neither condition is about single members."""
+        if family not in self.families:
+            shown = spec.shown is None or (spec.shown in self.facts and bool(self.facts[spec.shown].value))
+            self.families[family] = shown and holds(spec.when, self.env) is True
+        return self.families[family]
 
     def _spellings(self, canon: Canon) -> list[Spelling]:
-        return read_as(self.names, canon, self.env, self.release)
+        if canon.family not in self.lines:
+            self.lines[canon.family] = [line for line in self.names if may_cover(line, canon.family)]
+        return read_as(self.lines[canon.family], canon, self.env)
 
     def _accepted(self, canon: Canon) -> list[str]:
         names: list[str] = []

@@ -11,8 +11,7 @@ from __future__ import annotations
 import ast
 import operator
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -64,6 +63,7 @@ _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.In: lambda a, b: a in b,
     ast.NotIn: lambda a, b: a not in b,
 }
+_FAULTS = (TypeError, ArithmeticError, LookupError, ValueError, RecursionError)  # of what a config says
 _CONSTANTS = {"true": True, "false": False, "null": None}
 
 
@@ -93,16 +93,11 @@ class Expr:
 
     def value(self, env: Env) -> Any:
         """Evaluate against ``env``. Raises `Unknown` for a missing name, `ExprError` for a type or size fault."""
-        with self._faults():
-            return _value(self.node, env)
-
-    @contextmanager
-    def _faults(self) -> Iterator[None]:
         try:
-            yield
+            return _value(self.node, env)
         except (Unknown, ExprError):
             raise
-        except (TypeError, ArithmeticError, LookupError, ValueError, RecursionError) as exc:
+        except _FAULTS as exc:
             raise ExprError(f"{self.text}: {exc}") from None
 
     def truth(self, env: Env) -> bool:
@@ -122,8 +117,12 @@ class Expr:
         Returns (name, number), or None when there is no unknown, more than one, or it cannot be isolated.
         Raises `ExprError` when there is exactly one unknown but no whole number fits.
         """
-        with self._faults():
+        try:
             return _solve(self.node, value, env, self.text)
+        except (Unknown, ExprError):
+            raise
+        except _FAULTS as exc:
+            raise ExprError(f"{self.text}: {exc}") from None
 
 
 @lru_cache(maxsize=4096)

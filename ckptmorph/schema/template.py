@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -27,7 +27,7 @@ class Template:
     parts: tuple[Part, ...]
     tail: bool
 
-    @property
+    @cached_property
     def indices(self) -> frozenset[str]:
         """All names used inside braces."""
         return frozenset(name for part in self.parts if isinstance(part, Expr) for name in part.names)

@@ -44,6 +44,22 @@ def test_a_config_that_claims_the_depth_of_its_target_is_counted_in_full(tmp_pat
     }
 
 
+@pytest.mark.parametrize("claim", [126, 255])
+@pytest.mark.parametrize("layout", ["sglang", "vllm"])
+def test_hundreds_of_claimed_layers_do_not_slow_the_matrix_down(
+    tmp_path: Path, layout: str, claim: int
+) -> None:
+    """A row needs one reason, not an account of every layer; and the verdicts are those of `verify`."""
+    source = build(tmp_path / "in", layout, edits={"num_hidden_layers": claim})
+    api.verify_all(build(tmp_path / "warm", layout), target_arch=LLAMA)
+    began = time.process_time()
+    table = api.verify_all(source, target_arch=LLAMA)
+    assert time.process_time() - began < 2
+    row = next(row for row in table.rows if row.engine == layout and row.newest)
+    assert f"num_hidden_layers = {claim}" in row.reason
+    assert row.verdict == verify(source, layout, target_arch=LLAMA).verdict == "fail"
+
+
 def test_a_typed_state_that_nothing_bounds_is_a_warning(tmp_path: Path) -> None:
     """Without the target nobody knows whether it has 500 layers."""
     source = build(tmp_path / "in", "vllm")
