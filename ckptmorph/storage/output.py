@@ -25,7 +25,7 @@ def atomic_folder(out: Path, *, overwrite: bool = False, sources: Iterable[Path]
     """A temporary folder beside ``out`` that becomes ``out`` when the block ends well.
 
     After any exception (Ctrl-C, SIGTERM and SIGHUP included) nothing of it is left and ``out`` is as it was.
-    What a killed process leaves behind is removed by the next run for the same ``out``. An interrupt that
+    What a killed process leaves behind is removed by the next run for an output beside it. An interrupt that
     arrives after the final rename finds the output complete.
 
     Args:

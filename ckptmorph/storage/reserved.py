@@ -2,6 +2,7 @@
 
 The lock is a file ``<name>.lock`` beside the folder, locked with flock. It is created before the folder
 and deleted after it, so every temporary folder has one, and one that can be locked belongs to nobody.
+It holds the name of the machine: some network file systems keep the locks of each machine to itself.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from ckptmorph.storage.files import os_errors, remove_tree
 _MARK = ".ckptmorph-tmp-"
 _LOCK = ".lock"
 _TRIES = 100
+_LONGEST = 256  # bytes of a machine's name
 
 # What flock answers on file systems without locks. Nobody can hold one there, so nobody removes anything.
 _NO_LOCKS = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
@@ -63,28 +65,38 @@ def reserve(out: Path) -> Reserved:
             fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         # Between the two lines above and below, a sweep may have taken the file for a stale one.
         if _locked(fd, without_locks=True) and _is_still(fd, lock):
+            with suppress(OSError):  # without the name only a run for the same output sweeps it
+                os.write(fd, _machine())
             return Reserved(path, fd)
         os.close(fd)
     raise IOFailure(f"No temporary name is free in {out.parent}.", where=str(out.parent), next="try again")
 
 
 def sweep(out: Path) -> None:
-    """Remove the temporary folders that dead processes left beside ``out``. Never raises an OSError."""
-    start = f".{out.name}{_MARK}"
+    """Remove the temporary folders that dead processes left beside ``out``. Never raises an OSError.
+
+    Those of other outputs are removed only if a process of this machine made them.
+    """
     with suppress(OSError):
         for name in os.listdir(out.parent):
-            if name.startswith(start) and name.endswith(_LOCK) and _is_token(name[len(start) : -len(_LOCK)]):
+            stem, mark, token = name.removesuffix(_LOCK).rpartition(_MARK)
+            if name.endswith(_LOCK) and mark and stem[:1] == "." and _is_token(token):
                 with suppress(OSError):
-                    _remove_if_stale(out.parent / name.removesuffix(_LOCK))
+                    _remove_if_stale(out.parent / name.removesuffix(_LOCK), ours=stem[1:] == out.name)
 
 
-def _remove_if_stale(path: Path) -> None:
+def _remove_if_stale(path: Path, *, ours: bool) -> None:
     lock = _lock_of(path)
     fd = os.open(lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    if _locked(fd, without_locks=False) and _is_still(fd, lock):
+    known = ours or os.pread(fd, _LONGEST, 0) == _machine()
+    if known and _locked(fd, without_locks=False) and _is_still(fd, lock):
         Reserved(path, fd).remove()
     else:
         os.close(fd)
+
+
+def _machine() -> bytes:
+    return os.fsencode(os.uname().nodename)[:_LONGEST]
 
 
 def _lock_of(path: Path) -> Path:

@@ -495,6 +495,33 @@ def test_SIGKILL_leaves_no_output_and_the_next_run_removes_the_rest(place: Path)
     assert os.listdir(place) == ["out"]
 
 
+def test_what_a_killed_process_left_goes_with_the_next_run_for_any_output_beside_it(place: Path) -> None:
+    assert stop_while_writing(place / "out", signal.SIGKILL, overwrite=False) == -signal.SIGKILL
+    living = start_child(KILLED, place / "busy", "")
+    try:
+        assert living.stdout is not None
+        assert living.stdout.readline() == "writing\n"
+        make(place / "other")
+        left = sorted(name.partition(".ckptmorph-tmp-")[0] for name in os.listdir(place))
+        assert left == [".busy", ".busy", "other"]
+    finally:
+        living.send_signal(signal.SIGKILL)
+        living.communicate(timeout=20)
+    make(place / "third")
+    assert sorted(os.listdir(place)) == ["other", "third"]
+
+
+def test_what_another_machine_left_beside_another_output_is_not_judged(place: Path) -> None:
+    """Some network file systems keep the locks of each machine to itself: it may be alive there."""
+    (place / ".other.ckptmorph-tmp-01234567").mkdir()
+    (place / ".other.ckptmorph-tmp-01234567.lock").write_text("another-machine")
+    make(place / "out")
+    assert len(os.listdir(place)) == 3
+    (place / ".other.ckptmorph-tmp-01234567.lock").write_text(os.uname().nodename)
+    make(place / "out", overwrite=True)
+    assert sorted(os.listdir(place)) == ["out", "out.ckptmorph-backup"]
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_signals_that_can_be_handled_leave_nothing(place: Path, old: Path, number: int) -> None:
     before = snapshot(place)
