@@ -8,7 +8,7 @@ from typing import Any
 
 from ckptmorph import unread_ids
 from ckptmorph.facts import Known, cite
-from ckptmorph.findings import Finding, error, note, warning
+from ckptmorph.findings import Finding, error, in_json, note, warning
 from ckptmorph.schema.capture import NeedsTarget, captured, known_classes, limits, rule_for, states_of
 from ckptmorph.schema.codecs import MAX_LAYERS, Context
 from ckptmorph.schema.engines import Capture, CaptureRule
@@ -131,7 +131,7 @@ class Capturing:
                 )
             if all(isinstance(v, int) and abs(v) <= MAX_LAYERS for v in value):
                 return [int(v) for v in value]
-            text = f"{place.path} is {value!r}, which is no list of layer ids"
+            text = f"{place.path} is {in_json(value)}, which is no list of layer ids"
             step = "correct the config, then try again"
             self.findings.append(error("bad-config-value", text, where=place.path, next=step))
             return None

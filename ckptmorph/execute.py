@@ -15,7 +15,7 @@ from ckptmorph.contract import predict
 from ckptmorph.errors import InputError, InternalError, IOFailure
 from ckptmorph.facts import Known
 from ckptmorph.files import index_text
-from ckptmorph.findings import errors_in
+from ckptmorph.findings import errors_in, in_json
 from ckptmorph.ops.compute import compute
 from ckptmorph.ops.ranges import ranges
 from ckptmorph.planner import base_for
@@ -188,7 +188,9 @@ def _check(registry: Registry, plan: Plan, source: Source, written: Folder, ours
         raise _bug(f"the output cannot be read back: {errors_in(again.findings)[0].message}")
     for name, known in again.facts.items():
         if name in ours and ours[name].value != known.value and name not in ("dtype",):
-            raise _bug(f"{name} is {known.value!r} in the output, but {ours[name].value!r} in the source")
+            raise _bug(
+                f"{name} is {in_json(known.value)} in the output, but {in_json(ours[name].value)} in the source"
+            )
     if plan.target.engine is not None and plan.prediction is not None:
         drafter = replace(source.drafter, facts=ours, map_form=again.map_form)
         result = predict(registry, at, written.tensors, written.config, drafter, request, set(wanted))

@@ -9,7 +9,7 @@ from pydantic import Field
 from ckptmorph.canonical import codec_context
 from ckptmorph.errors import UsageError, did_you_mean
 from ckptmorph.facts import Evidence, active, cite
-from ckptmorph.findings import Finding, Value
+from ckptmorph.findings import Finding, Value, in_json
 from ckptmorph.predictions import EngineAt, Prediction
 from ckptmorph.schema.capture import rule_for
 from ckptmorph.schema.registry import Registry
@@ -110,9 +110,11 @@ def _rules(
         for entry in active(registry.entries(form.config), at.known):
             if entry.fact == name:
                 fixed = (
-                    f"always {entry.fixed!r}" if entry.has_fixed else f"read from {', '.join(entry.paths)}"
+                    f"always {in_json(entry.fixed)}"
+                    if entry.has_fixed
+                    else f"read from {', '.join(entry.paths)}"
                 )
-                absent = f"; {entry.default!r} when absent" if entry.has_default else ""
+                absent = f"; {in_json(entry.default)} when absent" if entry.has_default else ""
                 rules.append(
                     Rule(
                         text=fixed + absent,
@@ -163,7 +165,7 @@ def _outcome(ours: Any, theirs: Any, read: bool, at: EngineAt) -> str:
     if theirs is None and read and ours is not None and not isinstance(ours, bool):
         return f"what {who} makes of it cannot be said; see the findings"
     if ours is None:
-        return f"{who} uses {theirs!r}; the drafter does not state it"
+        return f"{who} uses {in_json(theirs)}; the drafter does not state it"
     if ours == theirs:
-        return f"{who} uses {theirs!r}, as the drafter says"
-    return f"{who} uses {theirs!r}, but the drafter says {ours!r}"
+        return f"{who} uses {in_json(theirs)}, as the drafter says"
+    return f"{who} uses {in_json(theirs)}, but the drafter says {in_json(ours)}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ckptmorph.errors import SchemaError, UsageError, did_you_mean
-from ckptmorph.findings import Finding, Value, error, warning
+from ckptmorph.findings import Finding, Value, error, in_json, note, warning
 from ckptmorph.schema.codecs import CODECS, CodecFault, Context
 from ckptmorph.schema.expr import ExprError, Unknown, parse
 from ckptmorph.schema.models import Algorithm, Cite, Entry
@@ -150,7 +150,7 @@ def _keep(said: Said, fact: str, value: Any, path: str) -> None:
         said.findings.append(
             error(
                 "contradicting-fields",
-                f"{fact} is {before.value!r} at {before.evidence.at} but {value!r} at {path}",
+                f"{fact} is {in_json(before.value)} at {before.evidence.at} but {in_json(value)} at {path}",
                 where=path,
                 expected=before.value,
                 got=value,
@@ -251,6 +251,32 @@ def unread_fields(entries: Iterable[Entry], ignored: Iterable[str], config: Mapp
             path == head or path.startswith(head + ".") or head.startswith(path + ".") for head in heads
         )
     ]
+
+
+def unknown_words(layout: str, entries: Iterable[Entry], config: Mapping[str, Any]) -> list[Finding]:
+    """Names in the config that the layout does not know, or has another one for, and that nobody asks about.
+
+    They decide nothing, and are written as the layout has them. That is a decision, so it is told.
+    """
+    out: dict[str, Finding] = {}
+    for entry in entries:
+        constant = entry.overrules and entry.when is None
+        for path in entry.paths if entry.args.get("others") == "ignore" else [entry.set] * constant:
+            said = get_path(config, path or "")
+            if said is ABSENT or said is None or said in _words(entry):
+                continue
+            known = ", ".join(in_json(word) for word in _words(entry))
+            text = f"{path} is {in_json(said)}, which layout {layout} does not know: it decides nothing and is not kept"
+            out[text] = note("name-not-of-layout", text, where=path, got=said, hint=f"it knows {known}")
+    return list(out.values())
+
+
+def _words(entry: Entry) -> list[Any]:
+    """What may stand in the field of such a line."""
+    if entry.set is not None:
+        return [entry.value]
+    more = [word for words in entry.args.get("also", {}).values() for word in words]
+    return [*entry.args["table"].values(), *more]
 
 
 _TOUCHES = {

@@ -15,9 +15,13 @@ from ckptmorph.schema.template import template
 
 @dataclass
 class Stripped:
-    """Names after taking off what all of them share. ``real`` maps the short name to the one in the file."""
+    """Names after taking off what all of them share. ``real`` maps the short name to the one in the file.
+
+    ``mixed`` are the wrappers that only some of them carry.
+    """
 
     real: dict[str, str] = field(default_factory=dict)
+    mixed: list[str] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
 
 
@@ -43,6 +47,7 @@ def strip_prefixes(names: Iterable[str], wrappers: list[str], prefixes: list[str
     for wrapper in wrappers:
         some = sorted(full for short, full in real.items() if short.startswith(wrapper))
         if some:
+            out.mixed.append(wrapper)
             out.findings.append(
                 error(
                     "mixed-prefix",

@@ -12,6 +12,7 @@ from typing import Any
 from ckptmorph.canonical import Drafter
 from ckptmorph.contract import predict
 from ckptmorph.errors import ELSEWHERE, CkptmorphError, RefusedError, UsageError, did_you_mean
+from ckptmorph.facts import cite
 from ckptmorph.files import config_text, out_files
 from ckptmorph.findings import Finding, Severity, by_severity, error, errors_in, note
 from ckptmorph.graphs import Cost, Edge, Evaluated, edges_of, hub_node, layout_node, search
@@ -25,6 +26,7 @@ from ckptmorph.provenance import find_ancestor, tensor_names
 from ckptmorph.schema.expr import holds
 from ckptmorph.schema.models import Layout
 from ckptmorph.schema.registry import Registry
+from ckptmorph.schema.versions import newest
 from ckptmorph.sources import Source, Wish, engine_release, refuse_broken, split_release, summary
 from ckptmorph.write import compose
 
@@ -108,7 +110,11 @@ def compose_for(registry: Registry, source: Source, goal: Goal, wish: Wish) -> C
 
     An earlier form comes back as it was. If that closes the way, its config is completed and corrected, and at last
     written anew but for the fields that mean nothing here. Last of all tensors that do nothing are left out.
+    A release without any class for it closes the way before a question is asked.
     """
+    nobody = _no_class(goal)
+    if nobody is not None:
+        return replace(_composed(registry, source, goal, wish), closed_by=[nobody])
     ancestor = find_ancestor(source.car, goal.layout.layout)
     if ancestor is not None and goal.layout.layout != source.layout.layout:
         names = tensor_names(ancestor)
@@ -128,6 +134,26 @@ def compose_for(registry: Registry, source: Source, goal: Goal, wish: Wish) -> C
         lighter = _composed(registry, replace(source, drafter=idle), goal, wish, anew=anew)
         return composed if lighter.closed_by else lighter
     return composed
+
+
+def _no_class(goal: Goal) -> Finding | None:
+    """What closes the way to a release that loads no drafter in this layout, whatever it is like."""
+    if goal.at is None:
+        return None
+    forms = [form for form in goal.at.engine.forms if form.layout == goal.layout.layout]
+    able = [r for r in goal.at.engine.releases if any(form.loads_at(r) for form in forms)]
+    if not forms or goal.at.known in able:
+        return None
+    name, algorithm = goal.at.engine.engine, goal.layout.algorithm
+    text = f"{name} {goal.at.release} has no class for {algorithm} drafters"
+    rule = next((classes for form in forms for classes in form.classes), None)
+    return error(
+        "architecture-not-supported",
+        f"{text}; the newest release that has one is {newest(able)}" if able else text,
+        hint=rule.because if rule else None,
+        next=f"--to {name}@{newest(able)}" if able else ELSEWHERE,
+        source=cite(rule.source) if rule else None,
+    )
 
 
 def _composed(
@@ -206,6 +232,13 @@ def _elsewhere(goal: Goal, finding: Finding) -> str | None:
     if finding.next and not finding.next.startswith("ckptmorph convert"):
         return finding.next
     return ELSEWHERE
+
+
+def _decided(finding: Finding) -> Finding:
+    """What is only of interest while reading, and a decision once something else is written."""
+    if finding.code != "name-not-of-layout":
+        return finding
+    return finding.model_copy(update={"severity": Severity.WARNING})
 
 
 def _not_accepted(loss: Lost) -> Finding:
@@ -314,7 +347,7 @@ def _plan(
     predicted = list(composed.prediction.findings) if composed.prediction else []
     closed_ids = {loss.id for loss in composed.losses}
     findings = [
-        *source.drafter.findings,
+        *[_decided(finding) for finding in source.drafter.findings],
         *output.findings,
         *[f for f in predicted if f.code not in closed_ids],
         *[

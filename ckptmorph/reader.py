@@ -14,6 +14,7 @@ from ckptmorph.facts import (
     Said,
     apply_defaults,
     read_config,
+    unknown_words,
 )
 from ckptmorph.findings import Finding, error, in_json, warning
 from ckptmorph.matching import (
@@ -24,7 +25,7 @@ from ckptmorph.matching import (
     take_out_zeros,
     unexpected_findings,
 )
-from ckptmorph.names import Canon, part_of, parts_of
+from ckptmorph.names import Canon, Spelling, part_of, parts_of
 from ckptmorph.ops import build
 from ckptmorph.ops.nodes import Node, Source
 from ckptmorph.permutes import permutation_of, unpermute_named
@@ -63,7 +64,7 @@ class _Reading:
         self.wrappers = registry.wrapper_prefixes()
         stripped = strip_prefixes(tensors, self.wrappers, layout.prefixes)
         self.drafter.findings += stripped.findings
-        self.real = stripped.real
+        self.real, self.mixed = stripped.real, stripped.mixed
         self.tensors = {short: tensors[full] for short, full in self.real.items()}
         self.matched = Matched()
         self.solved = Solved()
@@ -213,6 +214,7 @@ class _Reading:
         )
         self.said = read_config(self.hub, self.entries, self.config, context)
         self.drafter.findings += self._relevant(self.said)
+        self.drafter.findings += unknown_words(self.layout.layout, self.entries, self.config)
         apply_defaults(self.hub, self.entries, dims, self.said)
         self._merge()
         self._derive()
@@ -248,7 +250,8 @@ class _Reading:
                     self.drafter.findings.append(
                         warning(
                             "user-overrides-config",
-                            f"{name} is {stated.value!r} at {stated.evidence.at}; {given.value!r} is used as you said",
+                            f"{name} is {in_json(stated.value)} at {stated.evidence.at}; "
+                            f"{in_json(given.value)} is used as you said",
                             where=stated.evidence.at,
                         )
                     )
@@ -283,8 +286,8 @@ class _Reading:
                 self.drafter.findings.append(
                     warning(
                         "config-corrected",
-                        f"{name} is {before.value!r} at {before.evidence.at}, but the tensors say {value!r}; "
-                        f"the tensors count",
+                        f"{name} is {in_json(before.value)} at {before.evidence.at}, but the tensors say "
+                        f"{in_json(value)}; the tensors count",
                         where=before.evidence.at,
                         expected=value,
                         got=before.value,
@@ -296,6 +299,9 @@ class _Reading:
 
     def tensors_in(self) -> None:
         missing = [(canon, spelt) for canon, spelt in self.matched.absent if self._is_missing(canon)]
+        missing = [(canon, spelt) for canon, spelt in missing if spelt is None or not self._wrapped(spelt)]
+        # What some of the names carry has been said, once; it is what is wrong with each of them.
+        self.matched.unexpected = [n for n in self.matched.unexpected if not n.startswith(tuple(self.mixed))]
         names = [spelt.name for _, spelt in missing if spelt and spelt.name]
         found = unexpected_findings(self.matched, self.layout, self.hub, names)
         self.drafter.findings = found + missing_findings(missing, self.drafter.env) + self.drafter.findings
@@ -323,6 +329,10 @@ class _Reading:
         self.drafter.findings = [
             f for f in self.drafter.findings if f.code != "shape-mismatch" or f.where not in judged
         ]
+
+    def _wrapped(self, spelt: Spelling) -> bool:
+        """Whether it is there after all, under a wrapper that other names do not carry."""
+        return any(wrapper + name in self.tensors for wrapper in self.mixed for name in spelt.accepted)
 
     def _is_missing(self, canon: Canon) -> bool:
         if canon.spec.kind != "weight":

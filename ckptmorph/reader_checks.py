@@ -8,7 +8,7 @@ from typing import Any
 
 from ckptmorph.canonical import Drafter, Request
 from ckptmorph.facts import Known, assume, cite, layer_id_candidates, repeated_states, unread_fields
-from ckptmorph.findings import Finding, Severity, error, note, warning
+from ckptmorph.findings import Finding, Severity, error, in_json, note, warning
 from ckptmorph.matching import Matched
 from ckptmorph.schema.expr import holds, parse
 from ckptmorph.schema.models import Algorithm, Entry
@@ -38,7 +38,7 @@ def flag_findings(
             )
         ]
     said = (
-        f"{name} is {stated.value!r} at {stated.evidence.at}, but {fact.evidence.at} is in the file; "
+        f"{name} is {in_json(stated.value)} at {stated.evidence.at}, but {fact.evidence.at} is in the file; "
         f"the tensors count"
     )
     return [

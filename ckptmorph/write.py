@@ -16,7 +16,7 @@ from ckptmorph.ops import build
 from ckptmorph.ops.nodes import Fill, Node
 from ckptmorph.outputs import ConfigStep, Output
 from ckptmorph.permutes import permutation_of, permute_named
-from ckptmorph.schema.codecs import CODECS, CodecFault
+from ckptmorph.schema.codecs import CODECS, NO_SPELLING, CodecFault
 from ckptmorph.schema.expr import holds, parse
 from ckptmorph.schema.models import Entry, Layout, Name
 from ckptmorph.schema.paths import ABSENT, get_path, remove_path, set_path
@@ -37,6 +37,7 @@ class _Writing:
         self.layout = layout
         self.request = request
         self.env = drafter.env
+        self.unsaid: set[str] = set()
         self.entries = registry.entries(layout.config)
         self.context = codec_context(registry, layout.algorithm, request, self.env, drafter.facts)
         self.base = base
@@ -262,10 +263,16 @@ class _Writing:
             assert write is not None
             changes = write(known.value, entry.paths[0], entry.args, self.context)
         except CodecFault as exc:
+            message = exc.message
+            if exc.code == NO_SPELLING:
+                if fact in self.unsaid:  # the same fact in another field
+                    return
+                self.unsaid.add(fact)
+                message = f"{fact} is {in_json(known.value)} for this drafter, and {message}"
             self.out.findings.append(
                 error(
                     exc.code,
-                    exc.message,
+                    message,
                     where=entry.paths[0],
                     next=exc.next or ELSEWHERE,
                     source=cite(entry.source),

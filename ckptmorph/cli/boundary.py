@@ -13,7 +13,7 @@ import click
 from ckptmorph.cli import streams
 from ckptmorph.cli.commands import root
 from ckptmorph.cli.groups import HelpWanted
-from ckptmorph.cli.render import render_error
+from ckptmorph.cli.render import about, render_error
 from ckptmorph.errors import CkptmorphError, InternalError, IOFailure, UsageError
 
 _COMPLETION = "_CKPTMORPH_COMPLETE"
@@ -22,6 +22,7 @@ _STATUS = {3: "unusable", 4: "refused"}
 
 def run(args: Sequence[str]) -> int:
     """Run the click tree; return the exit code."""
+    about(None)
     try:
         if _COMPLETION in os.environ:  # the shell asks for the words that could follow
             root.main(args=list(args), prog_name="ckptmorph")

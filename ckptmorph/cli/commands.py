@@ -12,7 +12,16 @@ import click
 from ckptmorph import __version__
 from ckptmorph.cli import streams
 from ckptmorph.cli.groups import Verbs
-from ckptmorph.cli.options import common, facts, path_argument, reading, target_model, values, wishes
+from ckptmorph.cli.options import (
+    common,
+    drafter_path,
+    facts,
+    path_argument,
+    reading,
+    target_model,
+    values,
+    wishes,
+)
 from ckptmorph.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,7 +31,7 @@ R = TypeVar("R", bound="BaseModel")
 EXIT_FINDINGS = 1
 EXIT_REFUSED = 4
 
-drafter_argument = path_argument("drafter")
+drafter_argument = drafter_path()
 
 
 def _emit(value: R, human: Callable[..., str], *, as_json: bool, quiet: bool, verbose: bool) -> None:
@@ -194,7 +203,7 @@ def restore(out: Path, as_json: bool, quiet: bool, verbose: bool, schema_path: t
 
 
 @root.command()
-@path_argument("drafter", required=False)
+@drafter_path(required=False)
 @click.option("--from", "from_", metavar="LAYOUT", help="Where from; detected when a drafter is given.")
 @click.option("--to", metavar="NAME[@RELEASE]", help="Where to.")
 @target_model

@@ -28,6 +28,21 @@ def _some_text(ctx: click.Context, param: click.Parameter, value: str | None) ->
     return value
 
 
+def _drafter(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
+    """The path of the drafter; next steps name it."""
+    from ckptmorph.cli.render import about
+
+    path = _not_empty(ctx, param, value)
+    if path is not None:
+        about(str(value))
+    return path
+
+
+def drafter_path(**more: Any) -> Callable[[F], F]:
+    """The argument that a command is about."""
+    return click.argument("drafter", callback=_drafter, **more)
+
+
 def path_argument(name: str, **more: Any) -> Callable[[F], F]:
     """An argument that is a path."""
     return click.argument(name, callback=_not_empty, **more)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
@@ -12,6 +14,22 @@ from ckptmorph.cli.streams import colourful
 if TYPE_CHECKING:
     from ckptmorph.errors import CkptmorphError
     from ckptmorph.findings import Finding
+
+_PLACEHOLDER = re.compile(r"(ckptmorph [a-z]+ )DRAFTER\b")
+_drafter: list[str] = []  # the one that the command is about, as it was typed
+
+
+def about(drafter: str | None) -> None:
+    """From now on the next steps name this drafter, so that they can be pasted; none for no drafter."""
+    _drafter[:] = [drafter] if drafter is not None else []
+
+
+def _step(text: str) -> str:
+    """A step with the user's own path for the placeholder."""
+    if not _drafter:
+        return text
+    return _PLACEHOLDER.sub(lambda found: found[1] + shlex.quote(_drafter[0]), text)
+
 
 _COLOURS = {"error": "31", "warning": "33", "note": "36", "ok": "32", "fail": "31", "warn": "33"}
 
@@ -50,7 +68,7 @@ def finding(item: Finding, *, verbose: bool = False, stream: Any = None) -> str:
         details = []
     if verbose:
         details.append(("source", item.source))
-    lines += [f"{label:>5}  {text}" for label, text in details if text and text not in item.message]
+    lines += [f"{label:>5}  {_step(text)}" for label, text in details if text and text not in item.message]
     return "\n".join(lines) + "\n"
 
 
@@ -85,7 +103,7 @@ def render_error(exc: CkptmorphError) -> str:
     lines = [f"{colour(f'error[{exc.code}]', 'error', sys.stderr)} {exc.message}"]
     for label, text in (("in", exc.where), ("help", exc.hint), ("next", exc.next)):
         if text and text not in exc.message:
-            lines.append(f"{label:>5}  {text}")
+            lines.append(f"{label:>5}  {_step(text)}")
     return "\n".join(lines) + "\n"
 
 

@@ -10,14 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ckptmorph.schema.capture import (
-    CannotCapture,
-    NeedsTarget,
-    ids_for,
-    known_classes,
-    rule_for,
-    states_of,
-)
+from ckptmorph.findings import in_json
+from ckptmorph.schema.capture import CannotCapture, NeedsTarget, ids_for, known_classes, rule_for, states_of
 from ckptmorph.schema.engines import Capture, CaptureRule, Case
 from ckptmorph.schema.models import Cite
 from ckptmorph.schema.paths import ABSENT, get_path
@@ -25,6 +19,9 @@ from ckptmorph.schema.rope import scaling_fault
 
 #: A config that speaks of more layers is wrong, and lists of that length would take all memory.
 MAX_LAYERS = 10_000
+
+
+NO_SPELLING = "value-not-in-layout"
 
 
 class CodecFault(Exception):
@@ -101,14 +98,14 @@ def _read_table(config: Any, path: str, args: Args, ctx: Context) -> Any:
             return _FLAGS.get(value, value)
     if args.get("others") == "ignore":
         return ABSENT
-    known = ", ".join(str(s) for s in args["table"].values())
-    raise CodecFault(f"{path} is {said!r}; known are {known}")
+    known = ", ".join(s if isinstance(s, str) else in_json(s) for s in args["table"].values())
+    raise CodecFault(f"{path} is {in_json(said)}; known are {known}")
 
 
 def _write_table(value: Any, path: str, args: Args, ctx: Context) -> dict[str, Any]:
     key = next((text for text, flag in _FLAGS.items() if flag is value), value)
     if key not in args["table"]:
-        raise CodecFault(f"{value!r} has no spelling at {path}; known are {', '.join(args['table'])}")
+        raise CodecFault(f"only {', '.join(args['table'])} can be said at {path}", code=NO_SPELLING)
     return {path: args["table"][key]}
 
 
@@ -125,7 +122,7 @@ def _read_dtype(config: Any, path: str, args: Args, ctx: Context) -> Any:
     if said is ABSENT or said is None:
         return ABSENT
     if not isinstance(said, str):
-        raise CodecFault(f"{path} is {said!r}, not the name of a dtype")
+        raise CodecFault(f"{path} is {in_json(said)}, not the name of a dtype")
     return said.removeprefix("torch.")
 
 
@@ -172,7 +169,7 @@ def _base(said: Any) -> Any:
     if said is None or said is ABSENT:
         return ABSENT
     if isinstance(said, bool) or not isinstance(said, (int, float)) or not 0 < said < 1e300:
-        raise CodecFault(f"rope_theta is {said!r}, not a positive number")
+        raise CodecFault(f"rope_theta is {in_json(said)}, not a positive number")
     return float(said)
 
 
@@ -181,11 +178,11 @@ def _scaling(said: Any) -> Any:
     if said is None:
         return None
     if not isinstance(said, dict):
-        raise CodecFault(f"rope_scaling is {said!r}, not an object")
+        raise CodecFault(f"rope_scaling is {in_json(said)}, not an object")
     fields = {k: v for k, v in said.items() if k not in ("type", "rope_type")}
     given = [said[k] for k in ("type", "rope_type") if said.get(k) is not None]
     if not all(isinstance(name, str) for name in given):
-        raise CodecFault(f"the type of rope scaling is {given[0]!r}, not a name")
+        raise CodecFault(f"the type of rope scaling is {in_json(given[0])}, not a name")
     names = set(given)
     if len(names) > 1:
         raise CodecFault(f"rope scaling has two types: {sorted(names)}", code="contradicting-rope")
@@ -258,10 +255,12 @@ def _window(kind: Any, window: Any, path: str) -> int | None:
         return None
     if kind != "sliding_attention":
         raise CodecFault(
-            f"{_join(path, 'layer_types')} holds {kind!r}; known are full_attention, sliding_attention"
+            f"{_join(path, 'layer_types')} holds {in_json(kind)}; known are full_attention, sliding_attention"
         )
     if not isinstance(window, int) or isinstance(window, bool) or window <= 0:
-        raise CodecFault(f"a layer is sliding_attention but {_join(path, 'sliding_window')} is {window!r}")
+        raise CodecFault(
+            f"a layer is sliding_attention but {_join(path, 'sliding_window')} is {in_json(window)}"
+        )
     return window
 
 
@@ -333,7 +332,7 @@ def _read_states(config: Any, path: str, args: Args, ctx: Context) -> Any:
         or not ids
         or not all(isinstance(i, int) and not isinstance(i, bool) and abs(i) <= MAX_LAYERS for i in ids)
     ):
-        raise CodecFault(f"{path} is {ids!r}, not a list of layer ids")
+        raise CodecFault(f"{path} is {in_json(ids)}, not a list of layer ids")
     capture, rules = _rules(args, ctx)
     readings = []
     for rule in rules:

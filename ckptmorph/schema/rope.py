@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from ckptmorph.findings import in_json
+
 _NUMERIC = re.compile(r"factor$|^beta_|mscale|^original_max_position_embeddings$")
 _PER_FREQUENCY = ("short_factor", "long_factor")
 _NEED_FACTOR = ("linear", "yarn", "llama3")
@@ -20,9 +22,9 @@ def scaling_fault(kind: str, fields: Mapping[str, Any]) -> str | None:
         if value is None and name != "factor":
             continue
         if _NUMERIC.search(name) and not all(type(part) in (int, float) for part in parts):
-            return f"{name} of the rope scaling is {value!r}, not a number"
+            return f"{name} of the rope scaling is {in_json(value)}, not a number"
         if name == "factor" and value <= 0:
-            return f"factor of the rope scaling is {value!r}, not a positive number"
+            return f"factor of the rope scaling is {in_json(value)}, not a positive number"
     if kind in _NEED_FACTOR and "factor" not in fields:
         return f"rope scaling of type {kind} has no factor"
     return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ckptmorph.findings import in_json
 from ckptmorph.schema.codecs import CodecFault
 from ckptmorph.schema.models import Fact
 
@@ -26,7 +27,7 @@ def typed(fact: Fact, value: Any, where: str) -> Any:
     """Check a value against the fact's type. Raises CodecFault with what it is and what it must be."""
     if value is None:
         return None
-    wrong = CodecFault(f"{where} is {value!r}, not {ARTICLE[fact.type]}")
+    wrong = CodecFault(f"{where} is {in_json(value)}, not {ARTICLE[fact.type]}")
     if fact.type == "bool" and not isinstance(value, bool):
         raise wrong
     if fact.type == "int" and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
@@ -44,5 +45,5 @@ def typed(fact: Fact, value: Any, where: str) -> Any:
     if fact.type == "states" and not all(type(item) is int for item in value):
         raise wrong
     if fact.choices and value not in fact.choices:
-        raise CodecFault(f"{where} is {value!r}; known are {', '.join(map(str, fact.choices))}")
+        raise CodecFault(f"{where} is {in_json(value)}; known are {', '.join(map(str, fact.choices))}")
     return value

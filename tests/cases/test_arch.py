@@ -36,8 +36,16 @@ def test_B090_the_name_that_the_engine_knows_is_written(
     assert before.verdict == ("ok" if loads else "fail")
     if not loads:
         assert str(name) in finding(before.findings, "architecture-not-supported").message
-    out, _ = convert(source, layout, target_arch=LLAMA)
+    out, report = convert(source, layout, target_arch=LLAMA)
     assert config_of(out)["architectures"][0] in LOADED[layout]
+    told = [f for f in report.findings if f.code == "name-not-of-layout"]
+    if name is None or name in LOADED[layout]:
+        assert told == []
+    else:  # a decision, not a silent correction
+        assert [(f.where, f.severity, str(name) in f.message) for f in told] == [
+            ("architectures", "warning", True)
+        ]
+    assert "name-not-of-layout" not in codes(verify(source, layout, target_arch=LLAMA).findings, "warning")
     assert verify(out, layout, target_arch=LLAMA).verdict == "ok"
 
 

@@ -199,7 +199,20 @@ def test_B089_a_head_for_qwen2_is_not_called_llama(tmp_path: Path, layout: str) 
     source = eagle1.build(
         tmp_path / "in", layout, qkv_bias=True, edits={"architectures": [name], "model_type": "qwen2"}
     )
-    refuse(source, "vllm", RefusedError, "bad-config-value", "'qwen2' has no spelling", "known are llama")
+    error = refuse(source, "vllm", RefusedError, "value-not-in-layout", "qwen2", "only llama can be said")
+    assert [f.message.split(" ")[0] for f in error.findings] == ["decoder_type", "o_bias"]  # each said once
+
+
+def test_a_release_without_a_class_is_told_before_any_question(tmp_path: Path) -> None:
+    """speculators dropped the class in 0.5.0; who asks for the newest release is sent to the last one that has it."""
+    source = eagle1.build(tmp_path / "in")
+    error = refuse(source, "speculators", RefusedError, "architecture-not-supported", "0.9.0", "0.4.0.1")
+    assert error.next == "--to speculators@0.4.0.1"
+    assert len(error.findings) == 1
+    asked = refuse(source, "speculators@0.4.0.1", RefusedError, "fact-not-stated", "speculative_tokens")
+    assert "architecture-not-supported" not in codes(asked.findings)
+    closed = {d.last: d.code for d in api.graph(source).destinations if d.engine == "speculators"}
+    assert closed == {"0.4.0.1": "fact-not-stated", "0.9.0": "architecture-not-supported"}
 
 
 def test_B098_nothing_is_asked_for_and_nothing_is_invented(tmp_path: Path) -> None:

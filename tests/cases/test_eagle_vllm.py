@@ -108,7 +108,7 @@ def test_B089_eagle_qwen2_is_no_class_in_any_release(tmp_path: Path, release: st
     why = finding(result.findings, "architecture-not-supported")
     assert "Qwen2ForCausalLM" in why.message
     assert "EagleLlamaForCausalLM" in (why.hint or "")
-    error = refuse(source, f"vllm@{release}", RefusedError, "bad-config-value", "qwen2")
+    error = refuse(source, f"vllm@{release}", RefusedError, "value-not-in-layout", "qwen2")
     assert "llama" in said(error)
 
 

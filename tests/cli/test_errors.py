@@ -19,14 +19,14 @@ def test_the_shape_to_the_letter(tmp_path: Path) -> None:
     assert "error[" + first == (
         "error[unexpected-tensor] layers.0.hidden_nrom.weight is not part of an eagle3 drafter in layout speculators\n"
         " help  did you mean layers.0.hidden_norm.weight? (that one is missing)\n"
-        " next  ckptmorph inspect DRAFTER\n"
+        f" next  ckptmorph inspect {tmp_path / 'in'}\n"
     )
 
 
 def test_the_place_is_named_where_the_sentence_does_not(tmp_path: Path) -> None:
     called = call("verify", DRAFTER, "--for", ENGINE)
     assert "error[engine-cannot-read-config]" in called.out
-    assert "\n   in  config.json\n next  ckptmorph convert DRAFTER OUT --to sglang@0.5.9\n" in called.out
+    assert f"\n   in  config.json\n next  ckptmorph convert {DRAFTER} OUT --to sglang@0.5.9\n" in called.out
 
 
 CALLS = {

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from ckptmorph import api
 from ckptmorph.cli import main
 from ckptmorph.cli.render import findings
 from ckptmorph.findings import error
+from tests.builders import build
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 
@@ -35,3 +37,29 @@ def test_the_class_of_the_target_is_asked_for_by_its_options(
     assert main(["plan", start, "--to", "speculators@0.3.0"]) == 4
     shown = capsys.readouterr().err
     assert "--target MODEL or --target-arch CLASS" in shown and "=..." not in shown
+
+
+def test_values_are_spelt_as_in_the_config(tmp_path: Path) -> None:
+    """``true``, not Python's ``True``: what is shown can be typed."""
+    source = build(tmp_path / "in", "vllm", edits={"norm_before_fc": "yes", "norm_output": 5})
+    said = [f.message for f in api.inspect(source, facts={"norm_before_residual": True}).findings]
+    assert any('norm_before_fc is "yes"' in text for text in said)
+    assert any("norm_before_residual is false at norm_before_residual; true is used" in t for t in said), said
+    assert not [text for text in said if any(word in text for word in ("True", "False", "None"))]
+
+
+@pytest.mark.parametrize("verb", ["plan", "verify", "graph"])
+def test_next_steps_name_the_drafter_that_was_given(
+    verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They can be pasted; a path with a blank is quoted."""
+    source = build(tmp_path / "my drafter", "vllm", edits={"norm_before_residual": True})
+    options = {"plan": ["--to", "sglang"], "verify": ["--for", "sglang"], "graph": ["--to", "sglang"]}[verb]
+    main([verb, str(source), *options, "--target-arch", "LlamaForCausalLM"])
+    shown = "".join(capsys.readouterr())
+    assert "DRAFTER" not in shown
+    if verb != "graph":
+        assert f" '{source}'" in shown
+    # Another program gets the words as they are: it knows the path.
+    main([verb, str(source), *options, "--target-arch", "LlamaForCausalLM", "--json"])
+    assert verb == "graph" or "ckptmorph" in capsys.readouterr().out

@@ -215,7 +215,7 @@ def test_tables_and_the_rest() -> None:
     assert "known are" in fault("table", {"t": ["X"]}, path="t", **TABLE).message
     assert read("table", {"t": ["X"]}, "t", others="ignore", **TABLE) is ABSENT
     assert written("table", "qwen3", "t", **TABLE) == {"t": ["B"]}
-    with pytest.raises(CodecFault, match="no spelling"):
+    with pytest.raises(CodecFault, match="only llama, qwen3 can be said at t"):
         written("table", "other", "t", **TABLE)
 
 
