@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-import gc
-import os
-import sys
+try:
+    import gc
+    import os
+    import sys
 
-from ckptmorph.cli import streams
+    from ckptmorph.cli import streams
+except KeyboardInterrupt:  # nothing has begun, and a traceback of our imports would help nobody
+    print("interrupted; nothing was begun", file=__import__("sys").stderr)
+    raise SystemExit(130) from None
 
 TYPE_CHECKING = False  # for type checkers it is true; importing typing would take longer than --version
 if TYPE_CHECKING:
@@ -24,7 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         from ckptmorph.cli.boundary import run
 
         return run(args)
-    except KeyboardInterrupt:  # while loading: nothing has begun
+    except KeyboardInterrupt:  # while loading
+        streams.talk("interrupted; nothing was begun\n")
         return streams.INTERRUPTED
 
 

@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -227,4 +228,33 @@ def test_ctrl_c_while_everything_is_still_being_loaded() -> None:
     called = run(
         "inspect", DRAFTER, driver=driver + "import ckptmorph.cli\nsys.meta_path.insert(0, Stop())\n"
     )
-    assert (called.code, called.out, called.err) == (130, "", "")
+    assert (called.code, called.out, called.err) == (130, "", "interrupted; nothing was begun\n")
+
+
+INTERRUPTED_IMPORT = """
+import sys
+
+class Ctrl_C:
+    def find_spec(self, name, *_):
+        if name == sys.argv[1]:
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Ctrl_C())
+from ckptmorph.cli import entry
+sys.argv[1:] = ["inspect", "x"]
+entry()
+"""
+
+
+@pytest.mark.parametrize(
+    "module", ["ckptmorph.cli.streams", "ckptmorph.cli.boundary", "click", "ckptmorph.api"]
+)
+def test_ctrl_c_while_modules_are_loaded_is_one_line(module: str) -> None:
+    """Loading takes most of the time of a short command; the interpreter's traceback would help nobody."""
+    code = INTERRUPTED_IMPORT.replace("sys.argv[1]", repr(module))
+    called = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (called.returncode, called.stdout) == (130, "")
+    assert called.stderr.startswith("interrupted; nothing")
+    assert called.stderr.count("\n") == 1
