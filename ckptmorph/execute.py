@@ -80,8 +80,10 @@ def execute(
         hashes = {name: _sha256(folder.file_path(name)) for name in folder.headers} if hash else {}
         written = _reopened(tmp)
         facts = _facts(registry, plan, source)
-        _check(registry, plan, source, written, facts)
+        form = _check(registry, plan, source, written, facts)
         car = _sidecar(registry, plan, source, written, hashes, facts)
+        if source.request.map_form is not None:  # its numbers alone do not say it
+            car = car.model_copy(update={"map_form": form})
         write_bytes(tmp / SIDECAR, dump(car))
     data = plan.model_dump(by_alias=True)
     data.update(
@@ -163,8 +165,13 @@ def _reopened(tmp: Path) -> Folder:
         raise _bug(f"the output cannot be opened: {exc.message}") from exc
 
 
-def _check(registry: Registry, plan: Plan, source: Source, written: Folder, ours: dict[str, Known]) -> None:
-    """Read the output back from disk as a stranger would, and compare it with the plan and the contract."""
+def _check(
+    registry: Registry, plan: Plan, source: Source, written: Folder, ours: dict[str, Known]
+) -> str | None:
+    """Read the output back from disk as a stranger would, and compare it with the plan and the contract.
+
+    Returns the form of its vocabulary map.
+    """
     wanted = {step.target: (step.dtype, tuple(step.shape)) for step in plan.tensors}
     found = {name: (info.dtype, tuple(info.shape)) for name, info in written.tensors.items()}
     if wanted != found:
@@ -198,6 +205,7 @@ def _check(registry: Registry, plan: Plan, source: Source, written: Folder, ours
         left = [f for f in errors_in(result.findings) if f.code not in accepted]
         if left:
             raise _bug(f"the output fails its contract: {left[0].message}")
+    return again.map_form
 
 
 def _facts(registry: Registry, plan: Plan, source: Source) -> dict[str, Known]:

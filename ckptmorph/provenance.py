@@ -24,6 +24,7 @@ from ckptmorph.storage.jsontext import parse_object
 SIDECAR = "ckptmorph.json"
 SCHEMA = "ckptmorph.provenance/1"
 MAX_ANCESTORS = 8
+_WHOLE, _SAMPLE, _SAMPLED = 4096, 256, 256  # bytes of a small tensor, bytes of a sample, tensors looked at
 
 
 class FileIdentity(Value):
@@ -65,6 +66,7 @@ class SideCar(Value):
     schemas: dict[str, str]
     facts: dict[str, Known]
     losses: tuple[str, ...] = ()
+    map_form: str | None = None  # of the vocabulary map in the output, where the user had to say it
     ancestors: tuple[Ancestor, ...] = ()
 
 
@@ -135,7 +137,19 @@ def output_identity(folder: Folder) -> dict[str, Any]:
     return {
         "config_sha256": sha256(folder.config_bytes),
         "files": [i.model_dump(exclude={"sha256"}) for i in identities(folder)],
+        "samples_sha256": _samples(folder),
     }
+
+
+def _samples(folder: Folder) -> str:
+    """Digest of some bytes of each tensor, and of all bytes of a small one: what trains or edits weights changes it."""
+    digest = hashlib.sha256()
+    for name, info in list(folder.tensors.items())[:_SAMPLED]:
+        size = info.nbytes
+        starts = (0,) if size <= _WHOLE else (0, size // 2, size - _SAMPLE)
+        for start in starts:
+            digest.update(folder.read(name, start, size if size <= _WHOLE else start + _SAMPLE))
+    return digest.hexdigest()
 
 
 def read_sidecar(folder: Folder) -> tuple[SideCar | None, list[Finding]]:
@@ -149,7 +163,9 @@ def read_sidecar(folder: Folder) -> tuple[SideCar | None, list[Finding]]:
         return None, [
             warning("side-car-unreadable", f"{SIDECAR} cannot be read; it is not used", where=SIDECAR)
         ]
-    if car.output != json.loads(json.dumps(output_identity(folder))):
+    now = json.loads(json.dumps(output_identity(folder)))
+    samples = now.pop("samples_sha256")
+    if {key: value for key, value in car.output.items() if key != "samples_sha256"} != now:
         return None, [
             warning(
                 "side-car-stale",
@@ -160,6 +176,12 @@ def read_sidecar(folder: Folder) -> tuple[SideCar | None, list[Finding]]:
     if not all(_sound(ancestor) for ancestor in car.ancestors):
         text = f"{SIDECAR} describes an earlier form that cannot be written again; it is not used"
         return None, [warning("side-car-unreadable", text, where=SIDECAR)]
+    if car.output.get("samples_sha256", samples) != samples:
+        text = f"the weights are not those that {SIDECAR} was written with; what it says of their form still holds"
+        hint = "their names, types, shapes and the config are the same; it does not say where these numbers come from"
+        return car.model_copy(update={"map_form": None}), [
+            warning("weights-changed", text, where=SIDECAR, hint=hint)
+        ]
     return car, []
 
 

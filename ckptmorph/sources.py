@@ -170,7 +170,7 @@ def _request(
         given=given,
         trusted=trusted_facts(car, hub),
         aux_layers=wish.aux_layers,
-        map_form=form,
+        map_form=form or (car.map_form if car is not None and car.layout == layout.layout else None),
         assume=wish.assume_default,
         releases=known,
     )

@@ -149,6 +149,8 @@ def test_an_ambiguous_map_is_refused_with_both_readings(tmp_path: Path) -> None:
     assert "--set d2t_form=offset" in (error.next or "")
     kept, _ = convert(source, "vllm", "kept", target_arch=LLAMA, facts={"d2t_form": "offset"})
     assert numbers(read_folder(kept)["d2t"]) == list(ambiguous())
+    again, _ = convert(kept, "vllm", "again", target_arch=LLAMA)  # said once is enough
+    assert read_folder(again)["d2t"] == read_folder(kept)["d2t"]
     turned, _ = convert(source, "vllm", "turned", target_arch=LLAMA, facts={"d2t_form": "absolute"})
     assert numbers(read_folder(turned)["d2t"]) == [10] * 128
 

@@ -169,6 +169,23 @@ def test_a_side_car_that_does_not_fit_is_not_believed(tmp_path: Path, file: str)
     assert [f.severity for f in found.findings if f.code == "side-car-stale"] == ["warning"]
 
 
+@pytest.mark.parametrize("name", ["fc.weight", "norm.weight", "d2t"])
+def test_weights_that_were_changed_in_place_are_noticed(tmp_path: Path, name: str) -> None:
+    """Config, names, types and shapes are the same; only the numbers are not those that were converted."""
+    start = made("speculators", tmp_path)
+    there = go(start, "vllm")
+    assert "weights-changed" not in {f.code for f in api.inspect(there).findings}
+    file = there / "model.safetensors"
+    raw = bytearray(file.read_bytes())
+    size = int.from_bytes(raw[:8], "little")
+    begin, end = json.loads(raw[8 : 8 + size])[name]["data_offsets"]
+    raw[8 + size + begin : 8 + size + end] = bytes(reversed(raw[8 + size + begin : 8 + size + end]))
+    file.write_bytes(raw)
+    found = api.inspect(there)
+    assert [f.severity for f in found.findings if f.code == "weights-changed"] == ["warning"]
+    assert found.side_car  # what it says of the form still holds
+
+
 @pytest.mark.parametrize("junk", [b"", b"{", b"[]", b"null", b'{"schema": 1}', b"\xff\xfe", b"[" * 10_000])
 def test_a_side_car_that_is_none(tmp_path: Path, junk: bytes) -> None:
     there = go(made("speculators", tmp_path), "vllm")
