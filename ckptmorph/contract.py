@@ -100,6 +100,7 @@ class _Judging:
             return True
         said = get_path(self.config, form.architectures_at)
         names = said if isinstance(said, list) else [said]
+        shown = said if isinstance(said, str) else in_json(None if said is ABSENT else said)
         elsewhere = [c for c in form.classes if any(name in c.architectures for name in names)]
         same = [f for f in self.engine.forms if f.architectures_at == form.architectures_at]
         known = [
@@ -114,7 +115,7 @@ class _Judging:
             error(
                 "architecture-not-supported",
                 f"{self.engine.engine} {self.release} has no {self.hub.algorithm} class for "
-                f"{form.architectures_at} = {None if said is ABSENT else said}",
+                f"{form.architectures_at} = {shown}",
                 where=form.architectures_at,
                 hint=hint,
                 next=self._convert(),

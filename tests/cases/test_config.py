@@ -291,7 +291,7 @@ def test_B088_the_writer_always_emits_what_the_engine_wants(tmp_path: Path, path
 @pytest.mark.parametrize(
     ("path", "code", "word"),
     [
-        ("speculators_model_type", "architecture-not-supported", "speculators_model_type = None"),
+        ("speculators_model_type", "architecture-not-supported", "speculators_model_type = null"),
         ("transformer_layer_config", "engine-field-missing", "transformer_layer_config.hidden_size"),
         ("speculators_config", "engine-cannot-read-config", "config has speculators_config"),
     ],
