@@ -11,6 +11,7 @@ from pydantic import Field
 from ckptmorph.errors import CkptmorphError, SchemaError, UsageError, did_you_mean
 from ckptmorph.findings import Finding, Value, error
 from ckptmorph.schema.check import parse_file
+from ckptmorph.schema.check_unset import unset_flags
 from ckptmorph.schema.engines import Engine
 from ckptmorph.schema.models import Algorithm, Layout
 from ckptmorph.schema.registry import builtin_folder, load_registry
@@ -119,10 +120,15 @@ def checked(file: Path, schema_path: Sequence[Path] = ()) -> SchemaChecked:
         value, _ = parse_file(file, str(file))
         kind = type(value).__name__.lower()
         extra = () if _inside(file, builtin_folder()) or _already(file, schema_path) else (file,)
-        load_registry((*schema_path, *extra))
+        registry = load_registry((*schema_path, *extra))
     except SchemaError as exc:
         return SchemaChecked(file=str(file), kind=kind, findings=(_finding(exc),))
-    return SchemaChecked(file=str(file), kind=kind, findings=())
+    found = (
+        unset_flags(registry, registry.engine(value.algorithm, value.engine))
+        if isinstance(value, Engine)
+        else ()
+    )
+    return SchemaChecked(file=str(file), kind=kind, findings=tuple(found))
 
 
 def _inside(file: Path, folder: Path) -> bool:

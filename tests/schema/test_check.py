@@ -54,6 +54,42 @@ def test_what_we_ship_is_right(file: Path) -> None:
     assert checked(file).findings == ()
 
 
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+UNSET = """unused:
+  - contains: norm
+    when: {when}
+    because: so
+    source: {{repo: a/b, path: c, release: 2.0.0}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("when", "flag"),
+    [
+        ("norm_before_fc", "norm_before_fc"),
+        ("not norm_before_fc and norm_output", "norm_before_fc"),
+        ("form == 'example' and norm_before_fc", "norm_before_fc"),
+        ("form == 'another' and norm_before_fc", None),  # the form decides
+        ("norm_output", None),  # fixed before 2.1, required since
+        ("drafter.norm_before_fc", None),  # what the drafter says is not what the engine reads
+        ("not own_lm_head", None),
+        ("D == V", None),  # sizes are another matter
+    ],
+)
+def test_a_condition_about_a_flag_that_may_have_no_value(tmp_path: Path, when: str, flag: str | None) -> None:
+    """It counts as false without a word; whoever wrote the contract should know."""
+    for file in EXAMPLES.glob("*.yaml"):
+        text = file.read_text(encoding="utf-8")
+        if file.name == "engine.yaml":
+            text += UNSET.format(when=when)
+        (tmp_path / file.name).write_text(text, encoding="utf-8")
+    found = checked(tmp_path / "engine.yaml", [tmp_path]).findings
+    assert [(f.code, f.message.split()[0]) for f in found] == ([("flag-without-value", flag)] if flag else [])
+    if flag:
+        assert found[0].where is not None and "engine.yaml:" in found[0].where
+        assert "(2.0.0 to 2.1.0)" in found[0].message
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_refuses_an_unknown_key(kind: str) -> None:
     error = refused(f"schema_version: 1\n{kind}: x\nabuot: typo\n")
