@@ -16,9 +16,10 @@ from ckptmorph.predict import Treated
 from ckptmorph.schema.models import Tensor
 from ckptmorph.schema.template import template
 
-NOTHING = "expect acceptance length 1.0: every proposal is refused"
+NOTHING = "expect acceptance length 1.0"
 NEARLY_NOTHING = "expect acceptance length close to 1.0"
 LESS = "expect a shorter acceptance length than in training"
+MOST = 4  # of the seven matrices of a layer
 # What the drafter computes from, or what its tokens mean, is another thing than in training.
 WRONG_INPUTS = frozenset({"wrong-aux-states", "map-form-misread", "fc-bypassed", "pruned-map-full-head"})
 # Not read at all, or perhaps by a class of another kind: what happens then is not known to this contract.
@@ -85,17 +86,28 @@ def effect_of(
 
 def _left(missing: list[Treated], hub: Mapping[str, Tensor]) -> str:
     """What stays at its initial values. Norms start as ones, matrices as noise."""
-    specs = {t.name: hub.get(_family(t.parameter or "", hub)) for t in missing}
-    maps = [name for name, spec in specs.items() if spec is not None and spec.kind == "vocab_map"]
-    matrices = [name for name, spec in specs.items() if spec is not None and len(spec.shape) > 1]
-    if len(matrices) > 3:
-        return f"the weights stay random ({_names(matrices)}): {NOTHING}"
+    specs = {t: hub.get(_family(t.parameter or "", hub)) for t in missing}
+    maps = [t.name for t, spec in specs.items() if spec is not None and spec.kind == "vocab_map"]
+    matrices = [t for t, spec in specs.items() if spec is not None and len(spec.shape) > 1]
     if matrices:
-        return f"{_names(matrices)} {_stay(matrices)} random: {NOTHING}"
+        things = _by_layer(matrices)
+        return f"{_names(things)} {_stay(things)} random: {NOTHING}"
     if maps:
         return f"draft ids are taken for target ids, since {_names(maps)} is not read: {NEARLY_NOTHING}"
-    names = list(specs)
+    names = [t.name for t in missing]
     return f"{_names(names)} {_stay(names)} at initial values: {LESS}"
+
+
+def _by_layer(matrices: list[Treated]) -> list[str]:
+    """Names, but a layer that lacks most of its matrices goes as a whole."""
+    layers: dict[str, list[str]] = {}
+    for t in matrices:
+        head, _, rest = (t.parameter or "").partition(".")
+        layers.setdefault(rest.partition(".")[0] if head == "layers" else "", []).append(t.name)
+    out: list[str] = []
+    for layer, names in layers.items():
+        out += [f"decoder layer {layer}"] if layer and len(names) >= MOST else names
+    return out
 
 
 def _stay(names: list[str]) -> str:
