@@ -14,7 +14,7 @@ DEV := $(VENV)/.stamp-dev
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help venv test unit lint types format demo bench contracts mutate docs clean
+.PHONY: help venv test unit lint types format demo bench contracts mutate engines docs clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -67,10 +67,13 @@ contracts: $(DEV) ## Compare a contract with an unpacked engine: make contracts 
 mutate: $(DEV) ## Change every rule of every contract in memory and list what no test notices: make mutate [FILES=schema]
 	@$(BIN)/python -m tools.mutate $(FILES)
 
+engines: $(DEV) ## Show drafters to real engines on this CPU and compare: make engines [AT=name@release] [STORED=1]
+	@$(BIN)/python -m tests.engines $(AT) $(if $(STORED),--stored)
+
 docs: $(DEV) ## Regenerate what is generated: JSON Schema, CLI reference, support matrix, output in the README
 	@$(BIN)/python -m tools.generate
 	@$(BIN)/python -m tools.tour
 
 clean: ## Remove the virtual environment, builds and caches
-	@rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	@rm -rf .venv .venvs build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

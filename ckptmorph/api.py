@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ckptmorph.contract import predict
 from ckptmorph.detect import ranked
+from ckptmorph.effects import effect_of
 from ckptmorph.examine import examined, own_faults
 from ckptmorph.findings import by_severity, verdict_of
 from ckptmorph.results import GraphView, Inspection, Restored, TensorView, Verification
@@ -268,6 +269,8 @@ def verify(
         registry, at, folder.tensors, folder.config, source.drafter, source.request, beside=source.beside
     )
     findings = by_severity([*own_faults(source, quantised, result.findings), *result.findings])
+    who = f"{at.engine.engine} {at.release}"
+    hub = registry.algorithm(source.layout.algorithm)
     return Verification(
         path=str(folder.path),
         engine=at.engine.engine,
@@ -275,6 +278,7 @@ def verify(
         verdict=verdict_of(findings),
         layout=source.layout.layout,
         form=result.form,
+        effect=effect_of(result.details, findings, hub.tensors, who, result.captured),
         tensors=result.tensors,
         captured=result.captured,
         trained=result.trained,

@@ -113,6 +113,15 @@ class Capturing:
             )
         )
 
+    @property
+    def none_asked(self) -> bool:
+        """The engine captures nothing, since the list of ids is empty."""
+        places = [p.path for p in self.capture.places if covers(p.versions, self.release)]
+        first = next(
+            (v for v in (get_path(self.config, path) for path in places) if isinstance(v, list)), None
+        )
+        return self.capture.empty == "none" and first == [] and covers(self.capture.versions, self.release)
+
     def _ids(self) -> list[int] | None:
         if not covers(self.capture.versions, self.release):
             return None

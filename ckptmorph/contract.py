@@ -194,14 +194,17 @@ class _Judging:
                 next=self._convert(), **about,
             )  # fmt: skip
         if item.fate == "misshapen":
+            taken = f" and loads it {item.taken}" if item.taken else ""
             return error(
                 "shape-mismatch",
                 f"{item.name} has shape {list(item.got or ())}; {who} builds {list(item.expected or ())} from this "
-                "config",
+                f"config{taken}",
                 expected=list(item.expected or ()), got=list(item.got or ()), next=self._convert(), where=item.name,
+                stops=item.taken is None,
             )  # fmt: skip
         if item.fate == "raises":
-            return error("engine-raises", f"{who} raises on {item.name}", next=self._convert(), **about)
+            text = f"{who} raises on {item.name}"
+            return error("engine-raises", text, next=self._convert(), stops=True, **about)
         if item.fate == "dropped":
             say = error if meant else warning
             how = "with a line in its log" if item.logged else "without a word"
@@ -256,10 +259,16 @@ class _Judging:
     def _states(self) -> None:
         if self.engine.capture is None:
             return
+        if holds(self.engine.capture.when, self.env) is False:
+            self.captured = ()  # the fact that decides it is misread, or wrong in the file; either says so
+            return
         who, trained = f"{self.engine.engine} {self.release}", self._trained()
         states = Capturing(
             self.engine.capture, self.release, self.ctx, self.config, trained, who, self._convert()
         )
+        if states.none_asked:
+            self.captured = ()  # the list is no list of ids, which is said where the file is read
+            return
         states.judge()
         self.captured = states.captured
         self.findings += states.findings
@@ -304,6 +313,7 @@ class _Judging:
             hint=check.because,
             next=check.next,
             source=cite(check.source),
+            stops=check.stops,
         )
 
     def _prediction(self) -> Prediction:

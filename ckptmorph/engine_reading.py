@@ -131,6 +131,7 @@ def read_as_engine(
                     "engine-cannot-read-config",
                     f"{engine.engine} {release} does not recognise this config; it reads: {forms}",
                     where="config.json",
+                    stops=True,
                     next=f"ckptmorph convert DRAFTER OUT --to {engine.engine}@{release}",
                 )
             ]

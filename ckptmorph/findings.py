@@ -38,6 +38,7 @@ class Finding(Value):
         hint: likely cause or nearest right name.
         next: the next command or option.
         source: repository, path and release that the rule was read from, if it is about a framework.
+        stops: the engine does not come up with such a drafter, so that it cannot be overlooked.
     """
 
     code: str
@@ -49,6 +50,7 @@ class Finding(Value):
     hint: str | None = None
     next: str | None = None
     source: str | None = None
+    stops: bool = False
 
 
 def error(code: str, message: str, **more: Any) -> Finding:

@@ -34,6 +34,7 @@ class Treated(Value):
         parameter: canonical name of the parameter.
         why: the rule in words, when it is not simply loaded.
         logged: the engine says in its log that it drops the tensor.
+        taken: how a misshapen tensor is loaded all the same; without it the engine raises.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Treated(Value):
     got: tuple[int, ...] | None = None
     source: str | None = None
     logged: bool = False
+    taken: Literal["cut", "padded", "cut and padded"] | None = None
 
 
 class TensorPrediction:
@@ -125,6 +127,8 @@ class TensorPrediction:
             if spelt.name is None or spelt.line.absent:
                 return []
             names += spelt.accepted
+            if spelt.line.contains is not None:
+                names += [name for name in self.tensors if spelt.line.contains in name]
         return [p + n for n in dict.fromkeys(names) for p in ("", *self.engine.prefixes)]
 
     def _parameter(self, canon: Canon) -> Iterator[Treated]:
@@ -144,10 +148,7 @@ class TensorPrediction:
         if any(s.line.concat is not None or s.line.shape is not None for s in self._spellings(canon)):
             expected = None  # stored in another form; the layout's own reading has checked its shape
         if expected is not None and got != expected:
-            return Treated(
-                name=name, fate="misshapen", parameter=canon.name, expected=expected, got=got,
-                why="the engine builds another shape from this config",
-            )  # fmt: skip
+            return self._misshapen(canon, name, got, expected)
         if provided is not None and provided.if_present == "replaced":
             return _from_target(canon, name, provided)
         if provided is not None and provided.if_present == "dropped":
@@ -160,6 +161,25 @@ class TensorPrediction:
                 name=name, fate="loaded", parameter=canon.name, why=provided.because, source=source
             )
         return Treated(name=name, fate="loaded", parameter=canon.name)
+
+    def _misshapen(self, canon: Canon, name: str, got: tuple[int, ...], expected: tuple[int, ...]) -> Treated:
+        rules = [
+            rule
+            for rule in self.engine.sizes
+            if {canon.family, canon.name} & set(rule.tensor) and covers(rule.versions, self.release)
+        ]
+        taken: set[str] = set()
+        for dim, (there, built) in enumerate(zip(got, expected, strict=False)):
+            rule = next((r for r in rules if r.dim == dim), None)
+            if there != built:
+                taken.add("raises" if rule is None else rule.larger if there > built else rule.smaller)
+        loads = "raises" not in taken and len(got) == len(expected)
+        return Treated(
+            name=name, fate="misshapen", parameter=canon.name, expected=expected, got=got,
+            taken=" and ".join(sorted(taken)) if loads else None,
+            why=rules[0].because if loads else "the engine builds another shape from this config",
+            source=cite(rules[0].source) if loads else None,
+        )  # fmt: skip
 
     def _absent(self, canon: Canon, name: str, provided: Provided | None) -> Treated:
         if provided is not None and provided.if_absent == "target":

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from ckptmorph.effects import Effect
 from ckptmorph.facts import Known
 from ckptmorph.findings import Finding, Outcome, Value
 from ckptmorph.likeness import Comparison
@@ -53,6 +54,7 @@ class Verification(Value):
 
     Attributes:
         verdict: fail with any error, warn with any warning, else ok.
+        effect: what follows for a person, with whether the engine starts at all.
         tensors: names by fate.
         details: every tensor and parameter with the rule that decides its fate.
         captured, trained: states the engine feeds to fc, and those the drafter was trained on.
@@ -68,6 +70,7 @@ class Verification(Value):
     verdict: Outcome
     layout: str
     form: str | None
+    effect: Effect
     tensors: Coverage
     captured: tuple[int, ...] | None
     trained: tuple[int, ...] | None

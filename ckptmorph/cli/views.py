@@ -112,6 +112,7 @@ def verification(view: Verification, *, verbose: bool) -> str:
     """`verify`."""
     kind = view.verdict
     out = [f"{colour(kind, kind)}  {view.path} for {view.engine} {view.release} (layout {view.layout})\n"]
+    out.append(f"  effect             {view.effect.words}\n")
     for fate in ("loaded", "from_target", "ignored", "dropped", "missing", "misshapen", "raises"):
         names = getattr(view.tensors, fate)
         if names:

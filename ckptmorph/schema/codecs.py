@@ -111,7 +111,7 @@ def _write_table(value: Any, path: str, args: Args, ctx: Context) -> dict[str, A
 
 def _read_length(config: Any, path: str, args: Args, ctx: Context) -> Any:
     said = get_path(config, path)
-    return len(said) if isinstance(said, list) else ABSENT
+    return len(said) if isinstance(said, list) and said else ABSENT  # no reader counts to none
 
 
 # --- dtype -------------------------------------------------------------------------------------------------------

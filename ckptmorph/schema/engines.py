@@ -75,6 +75,18 @@ class Unlisted(Model):
     source: Sources
 
 
+class Sizes(Model):
+    """A dimension in which an engine takes a tensor of another size than it built, where others raise."""
+
+    tensor: list[NameText] = Field(description="parameters it is for")
+    dim: int = Field(description="dimension, counted from 0")
+    larger: Literal["raises", "cut"] = Field("raises", description="what happens when the file has more")
+    smaller: Literal["raises", "padded"] = Field("raises", description="when it has less; padded with zeros")
+    versions: VersionSpec | None = None
+    because: Reason
+    source: Sources
+
+
 class Provided(Model):
     """A parameter that the engine may take from the target model."""
 
@@ -142,6 +154,10 @@ class Capture(Model):
         description="option of the server that names the ids, for an engine that reads none from the file",
     )
     versions: VersionSpec | None = Field(None, description="releases that read them at all")
+    when: ExprText | None = Field(None, description="auxiliary states are captured only when this holds")
+    empty: Literal["default", "none"] = Field(
+        "default", description="what an empty list of ids asks for: the default states, or none at all"
+    )
     order: Literal["ascending", "list"] = Field(
         "ascending", description="order of the captured states in fc's columns"
     )
@@ -251,6 +267,9 @@ class Engine(Model):
     )
     unknown: list[Policy] = Field(description="what happens to names nobody looks for")
     missing: list[Policy] = Field(description="what happens to parameters that no tensor fills")
+    sizes: list[Sizes] = Field(
+        default_factory=list, description="sizes it takes although it built others; without a line it raises"
+    )
     provided: list[Provided] = Field(
         default_factory=list, description="parameters that may come from the target"
     )

@@ -204,6 +204,9 @@ class Name(Model):
     also_read: list[NameText] = Field(
         default_factory=list, description="further names that are read, never written"
     )
+    contains: str | None = Field(
+        None, description="an engine takes any other name for it, too, that has this text in it"
+    )
     where: ExprText | None = Field(None, description="condition on the indices")
     when: ExprText | None = Field(None, description="condition on dims and facts, for writing")
     concat: int | None = Field(None, description="dimension along which 'tensors' are joined")
@@ -324,6 +327,7 @@ class Check(Model):
     message: str = Field(description="the finding in words")
     where: str | None = Field(None, description="tensor or field it is about")
     next: str | None = Field(None, description="what the user can do")
+    stops: bool = Field(False, description="an engine does not come up then, instead of working otherwise")
     versions: VersionSpec | None = None
     because: str = Field(description="how the rule came about")
     source: Sources

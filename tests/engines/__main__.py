@@ -1,0 +1,52 @@
+"""Show the drafters to real engines, keep what was seen, compare it with the predictions, and write docs/engines.md.
+
+python -m tests.engines                      # every engine and release
+python -m tests.engines sglang@0.5.23        # some of them
+python -m tests.engines --stored             # only compare what was kept, and write the page
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+from tests.engines import environments, page
+from tests.engines.compare import judged
+from tests.engines.files import files
+from tests.engines.observations import observe, store, stored
+
+
+def main() -> int:
+    """The exit code is 1 when a prediction and an observation differ."""
+    parser = argparse.ArgumentParser(prog="python -m tests.engines", description="Real engines as judges.")
+    parser.add_argument(
+        "at", nargs="*", help="ENGINE@RELEASE; every one that has a list of packages when absent"
+    )
+    parser.add_argument("--stored", action="store_true", help="run no engine: compare what was kept")
+    options = parser.parse_args()
+    every = [f"{engine}@{release}" for engine, release in environments.known()]
+    unknown = [at for at in options.at if at not in every]
+    if unknown:
+        parser.error(f"{unknown[0]} is none of {', '.join(every)}")
+    for at in [] if options.stored else options.at or every:
+        engine, _, release = at.partition("@")
+        where, start = environments.environment(engine, release), time.monotonic()
+        found, records = observe(engine, str(where.python), str(where.path), files(engine, release))
+        store(engine, found, records)
+        print(f"{at}: {len(records)} files in {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
+    rows = [judged(engine, release, records) for engine, release, records in stored()]
+    page.write(rows)
+    for row in rows:
+        print(
+            f"{row.engine} {row.release}: {row.pairs} pairs, {len(row.differing)} differ, {row.open} not predicted"
+        )
+        for name, difference in row.differing:
+            print(
+                f"  {name}: {difference.what}: predicted {difference.predicted}, observed {difference.observed}"
+            )
+    return 1 if any(row.differing for row in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,268 @@
+"""The drafters that engines are shown: whole ones, what conversion makes of real ones, and ones with one thing wrong.
+
+Every file has a name and is made the same way each time, so that what an engine was seen to do with it can be stored
+under the name and compared later.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import ckptmorph
+from ckptmorph.errors import CkptmorphError
+from tests import eagle1
+from tests.builders import ABSENT, E3, Tensors, config, edited, floats, integers, tensors, write_folder
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+TARGET = FIXTURES / "trained-target"
+CLASSES = (
+    "LlamaForCausalLM",
+    "LlamaForCausalLMEagle",
+    "LlamaForCausalLMEagle3",
+    "EagleLlamaForCausalLM",
+    "Eagle3LlamaForCausalLM",
+    "Qwen2ForCausalLMEagle",
+    "NoSuchForCausalLM",
+)
+FLAGS = (
+    "bias",
+    "fc_norm",
+    "norm_before_fc",
+    "norm_output",
+    "attention_bias",
+    "mlp_bias",
+    "norm_before_residual",
+    "tie_word_embeddings",
+    "use_aux_norm",
+)
+TINY = {"vocab": 256, "draft": 96, "states": (2, 4, 5)}
+
+
+@dataclass(frozen=True)
+class File:
+    """A drafter to be shown.
+
+    Attributes:
+        name: ``group/what`` or ``group/change:what``.
+        method: how the engine is told to draft, EAGLE or EAGLE3.
+        build: writes it into a folder that does not exist yet.
+        whole: nothing is wrong with it.
+    """
+
+    name: str
+    method: str
+    build: Callable[[Path], Path]
+    whole: bool = False
+
+
+def digest(folder: Path) -> str:
+    """What the files in a folder hold, in 12 letters; side-cars and readmes are left out."""
+    seen = hashlib.sha256()
+    for path in sorted(folder.iterdir()):
+        if path.suffix in (".safetensors", ".json") and not path.name.startswith(("ckptmorph", "manifest")):
+            seen.update(path.name.encode() + b"\0" + path.read_bytes())
+    return seen.hexdigest()[:12]
+
+
+def _plain(name: str, method: str, content: Tensors, said: dict[str, Any], whole: bool = False) -> File:
+    return File(name, method, lambda folder: write_folder(folder, content, said), whole)
+
+
+# --- changes ---
+
+
+def _changed(base: str, method: str, content: Tensors, said: dict[str, Any]) -> Iterator[File]:
+    """One thing wrong at a time: tensors, then fields."""
+
+    def file(change: str, tensors: Tensors, config: dict[str, Any]) -> File:
+        return _plain(f"{base}/{change}", method, tensors, config)
+
+    yield _plain(f"{base}/whole", method, content, said, whole=True)
+    for name, (dtype, shape, _) in content.items():
+        rest = {k: v for k, v in content.items() if k != name}
+        yield file(f"drop:{name}", rest, said)
+        first, _, last = name.rpartition(".")
+        yield file(
+            f"typo:{name}", {**rest, f"{first}.z{last[1:]}" if first else f"z{name[1:]}": content[name]}, said
+        )
+        if dtype in ("BF16", "F16", "F32"):
+            for what, other in _sizes(shape).items():
+                yield file(f"{what}:{name}", {**rest, name: floats(name, other, dtype)}, said)
+    for prefix in ("model.", "module.", "draft_model."):
+        yield file(f"prefix:{prefix}", {prefix + k: v for k, v in content.items()}, said)
+    one = next(iter(content))
+    yield file(f"prefix-one:{one}", {"model." + k if k == one else k: v for k, v in content.items()}, said)
+    yield file("extra:something.weight", {**content, "something.weight": floats("something", (4, 4))}, said)
+    yield file("extra:rotary", {**content, "rotary_emb.inv_freq": floats("rotary", (8,))}, said)
+    for path, value in _leaves(said):
+        yield file(f"absent:{path}", content, edited(said, {path: ABSENT}))
+        if path not in ("architectures", "model_type", "torch_dtype"):
+            yield file(f"null:{path}", content, edited(said, {path: None}))
+        if isinstance(value, bool):
+            yield file(f"flip:{path}", content, edited(said, {path: not value}))
+        elif isinstance(value, int):
+            yield file(f"plus:{path}", content, edited(said, {path: value + 1}))
+    for named in CLASSES:
+        yield file(f"class:{named}", content, edited(said, {"architectures": [named]}))
+    for kind in ("qwen2", "qwen3", "mistral", "nonsense"):
+        yield file(f"type:{kind}", content, edited(said, {"model_type": kind}))
+    for flag in FLAGS:
+        if flag not in said:
+            yield file(f"set:{flag}", content, edited(said, {flag: True}))
+
+
+def _sizes(shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    out: dict[str, tuple[int, ...]] = {
+        "taller": (shape[0] + 1, *shape[1:]),
+        "shorter": (shape[0] - 1, *shape[1:]),
+    }
+    if len(shape) == 2:
+        out |= {"wider": (shape[0], shape[1] + 1), "narrower": (shape[0], shape[1] - 1)}
+    return out
+
+
+def _leaves(said: dict[str, Any], at: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in said.items():
+        yield at + key, value
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{at}{key}.")
+
+
+def _ids(base: str, content: Tensors, said: dict[str, Any], path: str, ids: list[int]) -> Iterator[File]:
+    lists: dict[str, Any] = {
+        "up": [i + 1 for i in ids],
+        "down": [i - 1 for i in ids],
+        "back": ids[::-1],
+        "two": ids[:2],
+        "four": [*ids, ids[-1] + 1],
+        "none": [],
+        "zero": [0, *ids[1:]],
+        "minus": [-1, *ids[1:]],
+        "last": [*ids[:2], 7],
+        "past": [*ids[:2], 8],
+        "far": [*ids[:2], 50],
+    }
+    for what, given in lists.items():
+        yield _plain(f"{base}/ids:{what}", "EAGLE3", content, edited(said, {path: given}))
+    other = (
+        "eagle_aux_hidden_state_layer_ids" if "." in path else "eagle_config.eagle_aux_hidden_state_layer_ids"
+    )
+    yield _plain(f"{base}/ids:elsewhere", "EAGLE3", content, edited(said, {path: ABSENT, other: ids}))
+
+
+def _map(base: str, content: Tensors, said: dict[str, Any], chosen: tuple[int, ...]) -> Iterator[File]:
+    for what, tensor in {"absolute": integers(chosen), "int32": integers(chosen, "I32")}.items():
+        yield _plain(f"{base}/map:{what}", "EAGLE3", {**content, "d2t": tensor}, said)
+
+
+# --- groups ---
+
+SGLANG, VLLM = E3(layout="sglang", **TINY), E3(layout="vllm", **TINY)
+EVERYTHING = {
+    "embed": True,
+    "qkv_bias": True,
+    "o_bias": True,
+    "fc_bias": True,
+    "fc_norm": True,
+    "input_norm": True,
+}
+BASES = {
+    "sglang": {
+        "e3": SGLANG,
+        "e3-two": replace(SGLANG, layers=2),
+        "e3-full": replace(SGLANG, **EVERYTHING),
+    },
+    "vllm": {
+        "e3": VLLM,
+        "e3-two": replace(VLLM, layers=2),
+        "e3-full": replace(VLLM, **EVERYTHING),
+        "e3-qwen": replace(VLLM, qk_norm=True),
+    },
+    "speculators": {
+        "e3": replace(VLLM, layout="speculators", embed=True),
+        "e3-two": replace(VLLM, layout="speculators", layers=2, embed=True),
+    },
+}
+FOREIGN = {f"foreign-{engine}": bases["e3"] for engine, bases in BASES.items()}
+
+
+@cache
+def eagle3(engine: str) -> tuple[File, ...]:
+    """EAGLE-3 drafters of our own: in the engine's layout, with one thing wrong each; in other layouts, whole."""
+    out: list[File] = []
+    for base, spec in BASES[engine].items():
+        content, said = tensors(spec), config(spec)
+        out += _changed(base, "EAGLE3", content, said)
+        if base == "e3":
+            path = "eagle_config." if spec.layout == "sglang" else ""
+            assert spec.spelt is not None
+            out += _ids(base, content, said, f"{path}eagle_aux_hidden_state_layer_ids", list(spec.spelt))
+            out += _map(base, content, said, spec.chosen)
+    for base, spec in FOREIGN.items():
+        if not base.endswith(engine):
+            out.append(_plain(f"{base}/whole", "EAGLE3", tensors(spec), config(spec)))
+    return tuple(out)
+
+
+@cache
+def eagle(engine: str) -> tuple[File, ...]:
+    """EAGLE-1 drafters of our own making, in the same way. No tiny one of speculators: its real ones stand for it."""
+    out: list[File] = []
+    for layout in eagle1.ARCHITECTURES:
+        for layers in (1, 2):
+            base = "e1" + ("-two" if layers == 2 else "")
+            content, said = eagle1.tensors(layers), eagle1.config(layout, layers)
+            if layout == engine:
+                out += _changed(base, "EAGLE", content, said)
+            else:
+                out.append(_plain(f"{base}-{layout}/whole", "EAGLE", content, said))
+    return tuple(out)
+
+
+def files(engine: str, release: str) -> tuple[File, ...]:
+    """Everything an engine release is shown."""
+    return (*eagle3(engine), *eagle(engine), *converted(engine, release))
+
+
+@cache
+def converted(engine: str, release: str) -> tuple[File, ...]:
+    """What conversion makes of the real drafters for one engine release, and the drafters themselves."""
+    out = []
+    for folder in sorted(FIXTURES.iterdir()):
+        if folder == TARGET or not (folder / "config.json").exists():
+            continue
+        found = ckptmorph.inspect(folder)
+        method = {"eagle": "EAGLE", "eagle3": "EAGLE3"}[found.algorithm]
+        out.append(File(f"real/{folder.name}", method, _same(folder)))
+        out.append(
+            File(f"converted/{folder.name}", method, _convert(folder, f"{engine}@{release}"), whole=True)
+        )
+    return tuple(out)
+
+
+def _same(folder: Path) -> Callable[[Path], Path]:
+    return lambda _out: folder
+
+
+def _convert(folder: Path, to: str) -> Callable[[Path], Path]:
+    stated: dict[str, Any] = {"aux_states": [2, 4, 5]} if "2layers" in folder.name else {}
+
+    def build(out: Path) -> Path:
+        ckptmorph.convert(folder, out, to=to, target=TARGET, **stated)
+        return out
+
+    return build
+
+
+def built(files: tuple[File, ...], root: Path) -> Iterator[tuple[File, Path]]:
+    """Write them; those that cannot be (a conversion that is refused) are left out."""
+    for k, file in enumerate(files):
+        try:
+            yield file, file.build(root / str(k))
+        except CkptmorphError:
+            continue

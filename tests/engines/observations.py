@@ -1,0 +1,105 @@
+"""What engines were seen to do with drafters, as small records that are kept."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from tests.engines.files import TARGET, File, built, digest
+
+HERE = Path(__file__).parent
+STORED = HERE / "observed"
+Record = dict[str, Any]
+QUIET = {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "OMP_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+
+
+def observe(engine: str, python: str, path: str, files: Iterable[File]) -> tuple[str, dict[str, Record]]:
+    """Show the files to an engine and return its release and a record for each file.
+
+    Args:
+        python: interpreter of the engine's environment.
+        path: PYTHONPATH for it, with the packages that differ between releases.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        made = list(built(tuple(files), root / "drafters"))
+        jobs = [{"id": file.name, "path": str(where), "method": file.method} for file, where in made]
+        (root / "jobs.json").write_text(json.dumps({"target": str(TARGET), "drafters": jobs}))
+        script = HERE / "observe" / f"{engine}_loads.py"
+        command = [python, str(script), str(root / "jobs.json"), str(root / "out.json")]
+        with (root / "log").open("w") as log:
+            env = {**os.environ, **QUIET, "PYTHONPATH": path}
+            done = subprocess.run(command, env=env, stdout=log, stderr=log, check=False)
+        if done.returncode:
+            raise SystemExit((root / "log").read_text()[-3000:])
+        seen = json.loads((root / "out.json").read_text())
+        return seen["release"], {
+            file.name: {"digest": digest(where), **condensed(seen["observed"][file.name], file.whole)}
+            for file, where in made
+        }
+
+
+def condensed(seen: Record, whole: bool) -> Record:
+    """What is worth keeping of one observation.
+
+    ``idle`` are the tensors of the file that nothing was done with; ``random`` are the parameters, with how many of
+    their numbers, that keep their initial values: nothing was written there, and nothing of the target's put in place.
+    """
+    out: Record = {"error": f"{seen['stage']}: {seen['error']}"} if "error" in seen else {}
+    out |= {key: seen[key] for key in ("class", "dtype", "captured", "shared") if key in seen}
+    if "error" in seen or "reads" not in seen:
+        return out
+    shared = set(seen.get("shared", ()))
+    sizes = {name: math.prod(shape) for name, shape in seen["parameters"].items()}
+    out["idle"] = [name for name, to in seen["reads"].items() if not to and name not in seen["computed"]]
+    out["random"] = {
+        name: size - seen["written"].get(name, 0)
+        for name, size in sizes.items()
+        if name not in shared and size > seen["written"].get(name, 0)
+    }
+    if whole:
+        out["reads"] = {name: to for name, to in seen["reads"].items() if to}
+    return out
+
+
+def store(engine: str, release: str, records: dict[str, Record]) -> Path:
+    """Keep the records of one release, one line a file so that a change is seen in a diff."""
+    STORED.mkdir(exist_ok=True)
+    path = STORED / f"{engine}-{release}.json"
+    short = {}
+    for name, record in records.items():
+        usual = _usual(name, records)
+        short[name] = {k: v for k, v in record.items() if v != usual.get(k)}
+    lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(record)}" for name, record in sorted(short.items()))
+    path.write_text(f'{{"engine": "{engine}", "release": "{release}", "files": {{\n{lines}\n}}}}\n')
+    return path
+
+
+def _usual(name: str, records: dict[str, Record]) -> Record:
+    """What a broken file does like the whole one, which need not be said again. One with an error stands alone."""
+    whole = f"{name.partition('/')[0]}/whole"
+    if name == whole or whole not in records or "error" in records[name] or "error" in records[whole]:
+        return {}
+    return {k: v for k, v in records[whole].items() if k != "digest"}
+
+
+def stored() -> list[tuple[str, str, dict[str, Record]]]:
+    """Engine, release and records of everything kept."""
+    out = []
+    for path in sorted(STORED.glob("*.json")):
+        kept = json.loads(path.read_text())
+        files = kept["files"]
+        whole = {name: {**_usual(name, files), **record} for name, record in files.items()}
+        out.append((kept["engine"], kept["release"], whole))
+    return out

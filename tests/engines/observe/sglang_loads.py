@@ -1,0 +1,261 @@
+"""Load drafters with the real SGLang and write down what happened. Runs inside an environment that has SGLang.
+
+    python sglang_loads.py JOBS.json OUT.json
+
+JOBS is ``{"target": DIR, "drafters": [{"id": ..., "path": DIR, "method": "EAGLE" or "EAGLE3"}, ...]}``. Every drafter
+is loaded in a process of its own. SGLang's own code makes the server arguments, reads the config, finds the class,
+builds it, walks the files, loads, shares tables with the target, and tells the target which states to capture. Ours
+are: the stand-ins for modules that need a GPU (``STAND_INS``, ``ROTARY_KERNEL``), attention and MLP of the target that
+only count, and the bookkeeping.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import os
+import textwrap
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch._dynamo
+import torch._inductor.runtime.triton_heuristics  # it looks at triton when it is first imported
+
+from children import observe_all
+from placeholders import stand_in_for
+from recorder import Recorder
+
+STAND_INS = ("triton", "torchvision", "tvm_ffi", "sgl_kernel", "xgrammar")
+# On a CPU without AMX the rotary embedding asks for vLLM's kernel, which loading never calls.
+ROTARY_KERNEL = "vllm"
+
+
+def prepare() -> None:
+    """Import the engine and set up one process that is the whole world."""
+    stand_in_for(*STAND_INS)
+    # "No device", which an attribute of a stand-in would not say.
+    importlib.import_module("triton.runtime").driver = object()  # type: ignore[attr-defined]
+    # Older releases call these after sharing.
+    torch.cuda.synchronize = torch.cuda.empty_cache = lambda *args: None
+    torch.set_num_threads(1)
+
+
+def server_args(target: str, algorithm: str, drafter: str) -> Any:
+    """SGLang's own arguments, as for its command line."""
+    from sglang.srt import server_args as module
+
+    args = module.ServerArgs(
+        model_path=target,
+        speculative_algorithm=algorithm,
+        speculative_draft_model_path=drafter,
+        speculative_num_steps=3,
+        speculative_eagle_topk=1,
+        speculative_num_draft_tokens=4,
+        device="cpu",
+    )
+    try:
+        from sglang.srt.runtime_context import SpawnRanks, publish
+
+        publish(args, role="scheduler", ranks=SpawnRanks(world_rank=0))
+    except ImportError:  # before there was a context to publish to
+        module.set_global_server_args_for_scheduler(args)
+    return args
+
+
+def one_process(args: Any, model_config: Any) -> None:
+    """The groups of a world of one."""
+    from sglang.srt import distributed
+    from sglang.srt.layers import dp_attention
+
+    port = 20000 + os.getpid() % 30000
+    distributed.init_distributed_environment(
+        world_size=1, rank=0, local_rank=0, backend="gloo", distributed_init_method=f"tcp://127.0.0.1:{port}"
+    )
+    distributed.initialize_model_parallel(backend="gloo")
+    given = {"server_args": args, "model_config": model_config}
+    wanted = inspect.signature(dp_attention.initialize_dp_attention).parameters
+    dp_attention.initialize_dp_attention(**{name: given[name] for name in wanted})
+
+
+def load(model_config: Any, watch: bool) -> tuple[Any, dict[str, Any]]:
+    """Build and load by the engine's own loader; with `watch`, see what it writes."""
+    from sglang.srt.configs.device_config import DeviceConfig
+    from sglang.srt.configs.load_config import LoadConfig
+    from sglang.srt.model_loader import get_model, loader
+
+    seen: dict[str, Any] = {}
+    real = loader._initialize_model
+
+    def build(*args: Any, **options: Any) -> Any:
+        model = real(*args, **options)
+        if watch:
+            load_weights = model.load_weights
+
+            def observed(weights: Any, *more: Any, **options: Any) -> Any:
+                with Recorder(model) as recorder:
+                    try:
+                        return load_weights(recorder.watch(weights), *more, **options)
+                    finally:
+                        seen.update(recorder.result())
+
+            model.load_weights = observed
+        return model
+
+    loader._initialize_model = build
+    try:
+        return get_model(
+            model_config=model_config, load_config=LoadConfig(), device_config=DeviceConfig("cpu")
+        ), seen
+    finally:
+        loader._initialize_model = real
+
+
+def block(where: Any, holds: str) -> ast.stmt:
+    """The outermost `if` statement of a class or module that holds a piece of text."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(where)))
+    found = [n for n in ast.walk(tree) if isinstance(n, ast.If) and holds in ast.unparse(n)]
+    return max(found, key=lambda n: len(ast.unparse(n)))
+
+
+def run_block(statement: ast.stmt, names: dict[str, Any]) -> None:
+    """Run one statement of the engine's source."""
+    exec(compile(ast.Module([statement], []), "engine", "exec"), names)
+
+
+def share(target: Any, drafter: Any, algorithm: Any) -> None:
+    """What the worker does after both are loaded."""
+    try:
+        from sglang.srt.speculative import eagle_worker as module
+
+        worker = module.EAGLEWorker
+    except ImportError:
+        from sglang.srt.speculative import eagle_worker_v2 as module
+
+        worker = module.EagleDraftWorker
+    runner = SimpleNamespace(model=drafter)
+    self = SimpleNamespace(
+        speculative_algorithm=algorithm, draft_model_runner=runner, draft_runner=runner, hot_token_id=None
+    )
+    embed, head = target.get_embed_and_head()
+    names = {
+        **vars(module),
+        "self": self,
+        "embed": embed,
+        "head": head,
+        "maybe_share_target_lm_head": lambda: None,
+    }
+    run_block(block(worker, "load_lm_head_from_target"), names)
+
+
+def captured(args: Any, target_config: Any, target: Any, algorithm: Any) -> list[int] | None:
+    """The states that the target's own forward pass hands over, as h."""
+    try:
+        from sglang.srt.model_executor.model_runner_components import spec_aux_hidden_state as module
+
+        found = module.resolve_spec_aux_hidden_state_config(
+            server_args=args, model_config=target_config, spec_algorithm=algorithm, is_draft_worker=False
+        )
+    except ImportError:
+        from sglang.srt.model_executor import model_runner
+
+        found = object.__new__(model_runner.ModelRunner)  # its methods, without its set-up
+        vars(found).update(spec_algorithm=algorithm, is_draft_worker=False, server_args=args)
+        found.eagle_use_aux_hidden_state = False
+        statement = block(model_runner.ModelRunner, "eagle_config['eagle_aux_hidden_state_layer_ids']")
+        run_block(statement, {**vars(model_runner), "self": found, "server_args": args})
+    if not found.eagle_use_aux_hidden_state:
+        return None
+    target.set_eagle3_layers_to_capture(found.eagle_aux_hidden_state_layer_ids)
+    return states(target.model)
+
+
+class Adds(torch.nn.Module):
+    """Stands where attention or MLP was: whatever comes in, a fixed number goes out."""
+
+    def __init__(self, number: float) -> None:
+        super().__init__()
+        self.number = number
+
+    def forward(self, *args: Any, **options: Any) -> torch.Tensor:
+        """As wide as the hidden state that came in."""
+        hidden = options.get(
+            "hidden_states", next((a for a in reversed(args) if torch.is_floating_point(a)), None)
+        )
+        return torch.full_like(hidden, self.number)
+
+
+def states(body: Any) -> list[int]:
+    """Run the real loop over layers that add 1 each: what is captured says how many were applied before.
+
+    The embedding's output, zeros here, is state 0. Layers, norms and the code that captures are the engine's.
+    """
+    for layer in body.layers:
+        layer.self_attn, layer.mlp = Adds(0.0), Adds(1.0)
+    start = torch.zeros(1, body.config.hidden_size, dtype=next(body.parameters()).dtype)
+    zero = torch.zeros(1, dtype=torch.long)
+    with torch.no_grad():
+        out = body(zero, zero, OneToken(), start)
+    if isinstance(out, torch.Tensor):
+        return []  # it captures nothing
+    return [round(float(state.flatten()[0])) for state in out[1]]
+
+
+class OneToken:
+    """A batch of one token, as far as the loop over layers looks at it: decoding, and nothing special."""
+
+    def __getattr__(self, name: str) -> Any:
+        from sglang.srt.model_executor.forward_batch_info import ForwardMode
+
+        return ForwardMode.DECODE if name == "forward_mode" else None
+
+
+def observe(job: dict[str, Any], drafter: dict[str, str], out: dict[str, Any]) -> None:
+    """All about one drafter. `out` holds what was seen so far when something raises."""
+    from sglang.srt.configs.model_config import ModelConfig
+    from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+
+    out["stage"] = "arguments"
+    args = server_args(job["target"], drafter["method"], drafter["path"])
+    algorithm = SpeculativeAlgorithm.from_string(drafter["method"])
+    target_config = ModelConfig.from_server_args(args)
+    one_process(args, target_config)
+    target, _ = load(target_config, watch=False)
+    out["stage"] = "config"
+    config = ModelConfig.from_server_args(args, model_path=drafter["path"], is_draft_model=True)
+    out["dtype"] = str(config.dtype).removeprefix("torch.")
+    out["stage"] = "load"
+    seen: dict[str, Any] = {}
+    try:
+        model, seen = load(config, watch=True)
+    finally:
+        out.update(seen)
+    out["class"] = type(model).__name__
+    out["stage"] = "share"
+    share(target, model, algorithm)
+    owned = {p.data_ptr() for p in target.parameters()}
+    out["shared"] = sorted(
+        n for n, p in model.named_parameters(remove_duplicate=False) if p.data_ptr() in owned
+    )
+    if algorithm.is_eagle3():
+        out["stage"] = "capture"
+        out["captured"] = captured(args, target_config, target, algorithm)
+    out["stage"] = "done"
+
+
+def main() -> None:
+    """Import once, before any child, and observe."""
+    prepare()
+    import sglang
+    from sglang.srt.model_loader import loader  # noqa: F401
+    from sglang.srt.models import llama, llama_eagle, llama_eagle3, qwen2_eagle, registry  # noqa: F401
+
+    stand_in_for(
+        ROTARY_KERNEL
+    )  # only now: what was imported before looks whether it is there, and does more if so
+    observe_all(observe, sglang.__version__)
+
+
+if __name__ == "__main__":
+    main()

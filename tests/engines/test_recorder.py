@@ -1,0 +1,73 @@
+"""The eye of the judge: a loader of which the truth is known."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+OBSERVERS = str(Path(__file__).parent / "observe")
+
+
+class Loader(torch.nn.Module):
+    """Writes one tensor whole, two into halves of one parameter, computes with one, and drops one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = torch.nn.Linear(4, 3, bias=False)
+        self.gate_up = torch.nn.Linear(2, 6, bias=False)
+        self.norm = torch.nn.Parameter(torch.ones(5))
+        self.ids: torch.Tensor | None = None
+
+    def load_weights(self, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        for name, tensor in weights:
+            if name == "fc":
+                self.fc.weight.data.copy_(tensor)
+            elif name in ("gate", "up"):
+                self.gate_up.weight.data.narrow(0, 0 if name == "gate" else 3, 3).copy_(tensor)
+            elif name == "ids":
+                self.ids = tensor + torch.arange(len(tensor))
+            elif name == "norm":
+                self.norm = torch.nn.Parameter(tensor)
+
+
+def shown(monkeypatch: pytest.MonkeyPatch, **weights: torch.Tensor) -> dict[str, Any]:
+    monkeypatch.setattr(sys, "path", [OBSERVERS, *sys.path])
+    from recorder import Recorder  # type: ignore[import-not-found]
+
+    model = Loader()
+    with Recorder(model) as recorder:
+        model.load_weights(recorder.watch(weights.items()))
+    seen: dict[str, Any] = recorder.result()
+    return seen
+
+
+def test_what_is_written_computed_and_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = shown(
+        monkeypatch,
+        fc=torch.randn(3, 4), gate=torch.randn(3, 2), ids=torch.arange(4), stray=torch.randn(2),
+    )  # fmt: skip
+    assert seen["written"] == {"fc.weight": 12, "gate_up.weight": 6}
+    assert seen["reads"] == {"fc": ["fc.weight"], "gate": ["gate_up.weight"], "ids": [], "stray": []}
+    assert seen["computed"] == ["ids"]
+    assert seen["parameters"] == {"norm": [5], "fc.weight": [3, 4], "gate_up.weight": [6, 2]}
+
+
+def test_both_halves(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = shown(monkeypatch, up=torch.randn(3, 2), gate=torch.randn(3, 2))
+    assert seen["written"] == {"gate_up.weight": 12}
+
+
+def test_a_parameter_that_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = shown(monkeypatch, norm=torch.randn(5))
+    assert seen["written"] == {"norm": 5}
+    assert seen["reads"] == {"norm": ["norm"]}
+
+
+def test_another_dtype_is_written_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = shown(monkeypatch, fc=torch.randn(3, 4).bfloat16())
+    assert seen["written"] == {"fc.weight": 12}
