@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ckptmorph.canonical import environment
+from ckptmorph.errors import ELSEWHERE
 from ckptmorph.facts import Known, active, apply_defaults, cite, read_config
 from ckptmorph.findings import Finding, error, in_json, warning
 from ckptmorph.schema.codecs import Context
@@ -112,6 +113,8 @@ def read_as_engine(
         drafter: what the drafter itself says, for what is not read but given by the user to fit the drafter.
     """
     form = pick_form(engine, release, config, names)
+    if not engine.forms:
+        return Reading(findings=[loads_none(engine, release)])
     if form is None:
         forms = ", ".join(
             f"{f.form} (not so here: {'; '.join(clue_words(c) for c in f.detect if not clue_holds(c, config, names))})"
@@ -146,6 +149,17 @@ def read_as_engine(
         _unread(engine, release, entry) for entry in _required_absent(entries, config, out.facts)
     ]
     return out
+
+
+def loads_none(engine: Engine, release: str) -> Finding:
+    """What is said of an engine that was looked at and loads no drafter of this algorithm, in whatever form."""
+    return error(
+        "algorithm-not-supported",
+        f"{engine.engine} {release} loads no {engine.algorithm} drafters",
+        hint=engine.about,
+        source=cite(engine.source),
+        next=ELSEWHERE,
+    )
 
 
 def _required_absent(

@@ -72,7 +72,17 @@ class Registry:
         return _get({n: v for (a, n), v in self.layouts.items() if a == algorithm}, name, "layout")
 
     def engine(self, algorithm: str, name: str) -> Engine:
-        return _get({n: v for (a, n), v in self.engines.items() if a == algorithm}, name, "engine")
+        """The contract of an engine for an algorithm. Raises UsageError when there is none."""
+        of_algorithm = {n: v for (a, n), v in self.engines.items() if a == algorithm}
+        if name not in of_algorithm and name in self.engine_names():
+            looked_at = ", ".join(a for a, n in sorted(self.engines) if n == name)
+            raise UsageError(
+                f"what {name} does with {algorithm} drafters was not looked at",
+                code="no-contract",
+                hint=f"looked at of {name}: {looked_at}; for {algorithm} drafters: {', '.join(sorted(of_algorithm))}",
+                next="ckptmorph verify DRAFTER --for all",
+            )
+        return _get(of_algorithm, name, "engine")
 
     def layout_names(self) -> list[str]:
         return sorted({name for _, name in self.layouts})
