@@ -106,18 +106,23 @@ class Registry:
         return [prefix for wrappers in self.wrappers.values() for prefix in wrappers.wrappers]
 
 
-def _under(entry: Entry, prefix: str) -> Entry:
-    if not prefix:
+def _under(entry: Entry, under: str | list[str]) -> Entry:
+    prefixes = [under] if isinstance(under, str) else under
+    if prefixes == [""]:
         return entry
 
-    def move(path: str) -> str:
-        return f"{prefix}.{path}" if path else prefix
+    def move(path: str, prefix: str) -> str:
+        return ".".join(part for part in (prefix, path) if part)
 
-    change: dict[str, object] = {"also_write": [move(p) for p in entry.also_write]}
+    first = prefixes[0]
+    change: dict[str, object] = {"also_write": [move(p, first) for p in entry.also_write]}
     if entry.at is not None:
-        change["at"] = move(entry.at) if isinstance(entry.at, str) else [move(p) for p in entry.at]
+        paths = [move(p, prefix) for p in entry.paths for prefix in prefixes]
+        change["at"] = paths[0] if len(paths) == 1 else paths
+        if len(prefixes) > 1 and entry.pick == "agree":
+            change["pick"] = "first"
     if entry.set is not None:
-        change["set"] = move(entry.set)
+        change["set"] = move(entry.set, first)
     return entry.model_copy(update=change)
 
 
