@@ -462,6 +462,104 @@ def test_a_full_config(cls: str, release: str) -> None:
     reads(release, cls, inside(config) if cls == "nested" else config, FULL[cls])
 
 
+BESIDE: dict[str, Any] = {
+    "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 8, "num_key_value_heads": 1, "head_dim": 2,
+    "num_hidden_layers": 3, "vocab_size": 7, "rms_norm_eps": 0.5, "hidden_act": "gelu", "logit_scale": 4.0,
+}  # fmt: skip
+LINEAR = {"rope_type": "linear", "factor": 2.0}
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_what_stands_beside_model_is_laid_over_it(release: str) -> None:
+    """Seen by running vLLM's EAGLEConfig with the transformers that each release asks for."""
+    config = (
+        inside({**eagle_config("llama", ONE), **FULL_FIELDS}) | BESIDE | {"architectures": ["EAGLEModel"]}
+    )
+    reads(release, "nested", config, BESIDE)
+    assert "architecture-not-supported" not in codes(
+        look("nested", release, eagle_shapes("nested", ONE), config)
+    )
+    other = inside({**eagle_config("llama", ONE), "architectures": ["PhiForCausalLM"]})
+    other["architectures"] = ["LlamaForCausalLM"]
+    assert "architecture-not-supported" in codes(look("nested", release, eagle_shapes("nested", ONE), other))
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("flag", ["attention_bias", "bias"])
+def test_biases_beside_model(release: str, flag: str) -> None:
+    config = inside(eagle_config("llama", ONE)) | {flag: True}
+    reads(release, "nested", config, {"qkv_bias": True, "o_bias": True})
+    reads(release, "nested", config | {"qkv_bias": False}, {"qkv_bias": False, "o_bias": True})
+    config["model"]["qkv_bias"] = False
+    reads(release, "nested", config, {"qkv_bias": False, "o_bias": True})
+    reads(release, "nested", config | {"qkv_bias": True}, {"qkv_bias": True, "o_bias": True})
+    reads(release, "nested", inside(eagle_config("llama", ONE)) | {"mlp_bias": True}, {"mlp_bias": True})
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_rope_beside_model(release: str) -> None:
+    """A base comes through with transformers 4 only, and there rope_parameters never brings one."""
+    inner = {**eagle_config("llama", ONE), "rope_theta": 5e5}
+    reads(
+        release,
+        "nested",
+        inside(inner) | {"rope_theta": 7.0},
+        {"rope_theta": [("0.11.0", 7.0), ("0.24.0", 5e5)]},
+    )
+    bare = {key: value for key, value in inner.items() if key != "rope_theta"}
+    reads(
+        release,
+        "nested",
+        inside(bare) | {"rope_theta": 7.0},
+        {"rope_theta": [("0.11.0", 7.0), ("0.24.0", 1e4)]},
+    )
+    table = {
+        "rope_theta": [("0.11.0", 5e5), ("0.24.0", 7.0)],
+        "rope_scaling": [("0.11.0", NO), ("0.12.0", LINEAR)],
+    }
+    reads(release, "nested", inside(inner) | {"rope_parameters": {**LINEAR, "rope_theta": 7.0}}, table)
+    both = inside(inner) | {"rope_theta": 7.0, "rope_scaling": LINEAR}
+    reads(release, "nested", both, {"rope_theta": 7.0, "rope_scaling": LINEAR})
+
+
+UNNAMED: dict[str, Any] = {"rope_theta": None}
+BESIDE_CODES: list[tuple[str, dict[str, Any], dict[str, Any], Steps]] = [
+    *(("engine-config-null", {key: None}, {}, [("0.11.0", True)]) for key in sorted(BESIDE.keys() - {"logit_scale"})),
+    *(("engine-config-null", {key: None}, {}, [("0.11.0", False), ("0.24.0", True)])
+      for key in ("rope_scaling", "rope_parameters")),
+    ("engine-config-null", BESIDE, {}, [("0.11.0", False)]),
+    ("engine-config-null", {"head_dim": None}, {"head_dim": None}, [("0.11.0", False)]),
+    ("engine-config-null", {}, {"head_dim": None, "rope_scaling": None, "rms_norm_eps": None}, [("0.11.0", False)]),
+    *(("engine-field-missing", {key: LINEAR}, {}, [("0.11.0", False), ("0.24.0", True)])
+      for key in ("rope_parameters", "rope_scaling")),
+    *(("engine-field-missing", {key: {**LINEAR, "rope_theta": 7.0}}, {}, [("0.11.0", False)])
+      for key in ("rope_parameters", "rope_scaling")),
+    ("engine-field-missing", {"rope_scaling": LINEAR, "rope_theta": 7.0}, {}, [("0.11.0", False)]),
+    ("engine-field-missing", {}, {"rope_scaling": LINEAR, **UNNAMED}, [("0.11.0", False)]),
+    ("engine-field-missing", {}, {}, [("0.11.0", False)]),
+    ("layer-types-not-indexed", {"layer_types": ["full_attention"]}, {}, [("0.11.0", True)]),
+    ("layer-types-not-indexed", {"layer_types": None}, {"layer_types": ["full_attention"]}, [("0.11.0", False)]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("case", range(len(BESIDE_CODES)))
+def test_what_is_said_of_keys_beside_model(case: int, release: str) -> None:
+    code, beside, inner, steps = BESIDE_CODES[case]
+    config = inside({**eagle_config("llama", ONE), "head_dim": 4, **inner}) | beside
+    found = codes(look("nested", release, eagle_shapes("nested", ONE), config, meaning("llama")))
+    assert (code in found) is step(steps, release)
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_keys_beside_a_model_that_is_none(release: str) -> None:
+    """In the flat form there is nothing to lay over: no such words."""
+    for more in ({"head_dim": None}, {"rope_scaling": LINEAR, **UNNAMED}, {"rope_scaling": None}):
+        config = {**eagle_config("llama", ONE), **more}
+        found = codes(look("llama", release, eagle_shapes("llama", ONE), config, meaning("llama")))
+        assert not {"engine-config-null", "engine-field-missing"} & found
+
+
 @pytest.mark.parametrize(("cls", "release"), every(("nested", *KINDS)))
 def test_the_newer_spelling_of_rope(cls: str, release: str) -> None:
     """With transformers 4 the base is the config class's own; the scaling is found from 0.12."""
