@@ -998,3 +998,29 @@ def test_the_verdict_changes_between_two_releases(pair: int, late: bool) -> None
     assert prediction.verdict == (then if late else first), [
         f for f in prediction.findings if f.severity != "note"
     ]
+
+
+# --- Cohere's norms per head --------------------------------------------------------------------------------------
+
+HEAD_NORMS: Shapes = {
+    f"model.layers.{i}.self_attn.{name}_norm.weight": ("BF16", (rows, TWO.hd))
+    for i in range(2)
+    for name, rows in (("q", TWO.heads), ("k", TWO.kv))
+}
+
+
+@pytest.mark.parametrize("release", [r for r in RELEASES if known("cohere", r)])
+def test_cohere_norms_each_head_with_weights_of_its_own(release: str) -> None:
+    shapes = {**eagle_shapes("cohere", TWO), **HEAD_NORMS}
+    config = eagle_config("cohere", TWO, use_qk_norm=True)
+    found = fates(look("cohere", release, shapes, config))
+    assert {found[name] for name in HEAD_NORMS} == {"loaded"}
+    for name in HEAD_NORMS:
+        assert fates(look("cohere", release, without(shapes, name), config))[name] == "raises"
+    flat = {**shapes, **{name: ("BF16", (TWO.hd,)) for name in HEAD_NORMS}}
+    found = fates(look("cohere", release, flat, config))
+    assert {found[name] for name in HEAD_NORMS} == {"misshapen"}
+    for more in ({}, {"use_qk_norm": False}):
+        prediction = look("cohere", release, shapes, eagle_config("cohere", TWO, **more))
+        assert prediction.facts["qk_head_norm"].value is False
+        assert {fates(prediction)[name] for name in HEAD_NORMS} == {"raises"}
