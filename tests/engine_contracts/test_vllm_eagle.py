@@ -1017,7 +1017,7 @@ def test_cohere_norms_each_head_with_weights_of_its_own(release: str) -> None:
     assert {found[name] for name in HEAD_NORMS} == {"loaded"}
     for name in HEAD_NORMS:
         assert fates(look("cohere", release, without(shapes, name), config))[name] == "raises"
-    flat = {**shapes, **{name: ("BF16", (TWO.hd,)) for name in HEAD_NORMS}}
+    flat = {**shapes, **dict.fromkeys(HEAD_NORMS, ("BF16", (TWO.hd,)))}
     found = fates(look("cohere", release, flat, config))
     assert {found[name] for name in HEAD_NORMS} == {"misshapen"}
     for more in ({}, {"use_qk_norm": False}):
