@@ -24,6 +24,7 @@ class Env(dict[str, Any]):
     """An expression environment that also answers for the file at hand.
 
     ``has.PATH``: the config has a value there that is not null. ``null.PATH``: it has an explicit null there.
+    ``count.PATH``: how many entries the list or object there has, 0 for anything else.
     ``in_file.NAME``: the file has a tensor of that name.
     """
 
@@ -39,10 +40,10 @@ class Env(dict[str, Any]):
         self.config, self.names = config, names
 
     def __contains__(self, key: object) -> bool:
-        of_file = isinstance(key, str) and key.split(".")[0] in ("has", "null", "in_file")
+        of_file = isinstance(key, str) and key.split(".")[0] in ("has", "null", "count", "in_file")
         return super().__contains__(key) or of_file
 
-    def __missing__(self, key: str) -> bool:
+    def __missing__(self, key: str) -> bool | int:
         kind, _, path = key.partition(".")
         if kind == "in_file":
             return path in self.names
@@ -51,6 +52,8 @@ class Env(dict[str, Any]):
             return value is not ABSENT and value is not None
         if kind == "null":
             return value is None
+        if kind == "count":
+            return len(value) if isinstance(value, list | dict) else 0
         raise KeyError(key)
 
 
