@@ -27,6 +27,7 @@ def test_what_is_built_in() -> None:
         "vllm-llama4",
         "vllm-minicpm",
         "vllm-mistral",
+        "vllm-nested",
     ]
     assert registry.engine_names() == [
         "llama_cpp",
