@@ -398,6 +398,34 @@ def test_vllm_counts_and_captures_ids_inside(release: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("release", VLLM)
+def test_vllm_sees_no_contradiction_in_what_one_place_covers(release: str) -> None:
+    key = "eagle_aux_hidden_state_layer_ids"
+    for kind in ("llama", "qwen3"):
+        config = nested(kind, target_hidden_size=40, norm_before_fc=True, **{key: [2, 4, 5]})
+        inner = {"target_hidden_size": 48, key: [1, 2], "eagle_config": {"norm_before_fc": False, key: [7]}}
+        config["transformer_layer_config"] |= inner
+        found = look("vllm", release, speculators_shapes(ONE), config)
+        assert "contradicting-fields" not in codes(found)
+
+
+@pytest.mark.parametrize("release", VLLM)
+def test_what_vllm_reads_otherwise_inside_has_its_code(release: str) -> None:
+    """The drafter's own flags against what the place that counts says."""
+    told = meaning(ONE.having("norm_before_fc"), norm_before_residual=True)
+    config = vllm_config(ONE, norm_before_fc=True, eagle_config={"norm_before_fc": None})
+    found = codes(look("vllm", release, speculators_shapes(ONE), config, drafter=told))
+    assert ("input-norm-ignored" in found) is step([("0", True), ("0.18", False), ("0.22", True)], release)
+    config = nested("llama", norm_before_residual=None)
+    assert "norm-before-residual-misread" in codes(
+        look("vllm", release, speculators_shapes(ONE), config, drafter=told)
+    )
+    config = nested("llama", norm_before_residual=True)
+    config["transformer_layer_config"]["eagle_config"] = {"use_aux_hidden_state": False}
+    found = codes(look("vllm", release, speculators_shapes(ONE), config, drafter=told))
+    assert ("fc-bypassed" in found) is step([("0", False), ("0.12", True)], release)
+
+
+@pytest.mark.parametrize("release", VLLM)
 def test_vllm_takes_a_null_for_false(release: str) -> None:
     config = nested("llama", norm_before_residual=None)
     check("vllm", release, config, speculators_shapes(ONE), always(norm_before_residual=False))
