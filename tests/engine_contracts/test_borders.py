@@ -183,6 +183,19 @@ def rope(kind: str) -> Ask:
     return ask
 
 
+def rope_fields(**scaling: Any) -> Ask:
+    """Whether a rope scaling lacks a field that the reader needs."""
+
+    def ask(engine: str, release: str) -> Any:
+        shapes, config = of(engine)
+        holder = config.get("transformer_layer_config", config)
+        holder.pop("rope_parameters", None)
+        holder.update(rope_theta=5e5, rope_scaling=scaling)
+        return "rope-field-missing" in codes(asked(engine, release, shapes, config))
+
+    return ask
+
+
 NEWER: Config = {"rope_parameters": {"rope_theta": 5e5, **YARN}}
 FLAT_NEWER: Config = {**NEWER, "rope_theta": ...}
 THREE, D = [2, 4, 9], "rope-type-unsupported rope_scaling"
@@ -382,6 +395,26 @@ VLLM: list[Row] = [
     (
         *("vllm", "0.19.0", "speculators norm_before_fc"),
         *(fact("norm_before_fc", nested=True, norm_before_fc=True), False, True),
+    ),
+    (
+        *("vllm", "0.24.0", "rope-field-missing rope_scaling"),
+        *(rope_fields(rope_type="yarn", factor=2.0), True, False),
+    ),
+    (
+        *("vllm", "0.24.0", "layer-types-misfit layer_types"),
+        *(says("layer-types-misfit", layer_types=["full_attention"] * 3), False, True),
+    ),
+    (
+        *("sglang", "0.5.10", "rope-field-missing rope_scaling"),
+        *(rope_fields(rope_type="yarn", factor=2.0), True, False),
+    ),
+    (
+        *("speculators", "0.4.0", "rope-field-missing rope_scaling"),
+        *(rope_fields(rope_type="yarn", factor=None), False, True),
+    ),
+    (
+        *("speculators", "0.5.0", "rope-field-missing rope_scaling"),
+        *(rope_fields(rope_type="yarn", factor=None), True, False),
     ),
     ("vllm", "0.19.0", D, rope("proportional"), True, False),
     ("vllm", "0.20.0", D, rope("telechat3-yarn"), True, False),
