@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ckptmorph.canonical import environment
+from ckptmorph.errors import ELSEWHERE
 from ckptmorph.facts import Known, active, apply_defaults, cite, read_config
 from ckptmorph.findings import Finding, error, in_json, warning
 from ckptmorph.schema.codecs import Context
@@ -24,6 +25,7 @@ class Env(dict[str, Any]):
 
     ``has.PATH``: the config has a value there that is not null. ``null.PATH``: it has an explicit null there.
     ``text.PATH``: it has a text there. ``value.PATH``: what it has there; unknown when there is nothing, or null.
+    ``count.PATH``: how many entries the list or object there has, 0 for anything else.
     ``in_file.NAME``: the file has a tensor of that name.
     """
 
@@ -42,7 +44,7 @@ class Env(dict[str, Any]):
         kind, _, path = key.partition(".") if isinstance(key, str) else ("", "", "")
         if kind == "value":
             return bool(self["has." + path])
-        return kind in ("has", "null", "text", "in_file") or super().__contains__(key)
+        return kind in ("has", "null", "text", "count", "in_file") or super().__contains__(key)
 
     def __missing__(self, key: str) -> Any:
         kind, _, path = key.partition(".")
@@ -57,6 +59,8 @@ class Env(dict[str, Any]):
             return isinstance(value, str)
         if kind == "value":
             return value
+        if kind == "count":
+            return len(value) if isinstance(value, list | dict) else 0
         raise KeyError(key)
 
 
@@ -119,6 +123,8 @@ def read_as_engine(
         drafter: what the drafter itself says, for what is not read but given by the user to fit the drafter.
     """
     form = pick_form(engine, release, config, names)
+    if not engine.forms:
+        return Reading(findings=[loads_none(engine, release)])
     if form is None:
         forms = ", ".join(
             f"{f.form} (not so here: {'; '.join(clue_words(c) for c in f.detect if not clue_holds(c, config, names))})"
@@ -154,6 +160,17 @@ def read_as_engine(
         _unread(engine, release, entry) for entry in _required_absent(entries, config, out.facts)
     ]
     return out
+
+
+def loads_none(engine: Engine, release: str) -> Finding:
+    """What is said of an engine that was looked at and loads no drafter of this algorithm, in whatever form."""
+    return error(
+        "algorithm-not-supported",
+        f"{engine.engine} {release} loads no {engine.algorithm} drafters",
+        hint=engine.about,
+        source=cite(engine.source),
+        next=ELSEWHERE,
+    )
 
 
 def _required_absent(

@@ -160,6 +160,8 @@ def _capture_rules(registry: Registry, source: Source, at: EngineAt) -> list[Rul
 
 def _outcome(ours: Any, theirs: Any, read: bool, at: EngineAt) -> str:
     who = f"{at.engine.engine} {at.release}"
+    if not at.engine.forms:
+        return f"{who} loads no {at.engine.algorithm} drafters"
     if not read:
         return f"{who} has no rule about it"
     if theirs is None and read and ours is not None and not isinstance(ours, bool):

@@ -143,6 +143,8 @@ def start_of(registry: Registry, start: str, goal: str) -> tuple[str, str]:
         and (algorithm, layout) in registry.layouts
         and ((algorithm, goal) in registry.engines or (algorithm, goal) in registry.layouts)
     ]
+    loads = [a for a in known if (a, goal) not in registry.engines or registry.engines[a, goal].forms]
+    known = loads or known
     if len(known) == 1:
         return known[0], layout
     if known:

@@ -39,6 +39,7 @@ class Matrix(Value):
 
     Attributes:
         own: the drafter's own faults, whatever the engine.
+        not_looked_at: engines that we know for other algorithms only.
         target: what was taken for the target model, in words.
         compared: the drafter's own tables against the target's.
     """
@@ -49,15 +50,17 @@ class Matrix(Value):
     layout: str
     rows: tuple[MatrixRow, ...]
     own: tuple[Finding, ...]
+    not_looked_at: tuple[str, ...] = ()
     target: str | None = None
     compared: tuple[Comparison, ...] = ()
 
 
 def matrix(registry: Registry, source: Source, own: Iterable[Finding]) -> Matrix:
     """Predict every engine at every release that was looked at. Raises nothing of its own."""
+    engines = registry.engines_of(source.layout.algorithm)
     rows = (
         _row(registry, source, engine.engine, release, newest(engine.releases))
-        for engine in registry.engines_of(source.layout.algorithm)
+        for engine in engines
         for release in engine.releases
     )
     return Matrix(
@@ -66,6 +69,7 @@ def matrix(registry: Registry, source: Source, own: Iterable[Finding]) -> Matrix
         layout=source.layout.layout,
         rows=tuple(folded(rows, _says)),
         own=tuple(by_severity(own)),
+        not_looked_at=tuple(sorted(set(registry.engine_names()) - {e.engine for e in engines})),
         target=source.request.target.taken,
         compared=tuple(source.drafter.compared.values()),
     )

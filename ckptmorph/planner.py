@@ -11,6 +11,7 @@ from typing import Any
 
 from ckptmorph.canonical import Drafter
 from ckptmorph.contract import predict
+from ckptmorph.engine_reading import loads_none
 from ckptmorph.errors import ELSEWHERE, CkptmorphError, RefusedError, UsageError, did_you_mean
 from ckptmorph.facts import cite
 from ckptmorph.files import config_text, out_files
@@ -68,7 +69,7 @@ def goals(registry: Registry, algorithm: str, wish: Wish) -> list[Goal]:
         else:
             layouts = [layout for layout in layouts if layout in loaded] or layouts
         if not layouts:
-            raise UsageError(f"{name} loads no {algorithm} drafters", code="unknown-target", next=ELSEWHERE)
+            raise summary(RefusedError, [loads_none(at.engine, at.known)], "")
         return [Goal(registry.layout(algorithm, layout), at) for layout in layouts]
     if (algorithm, name) in registry.layouts:
         if release is not None:
@@ -76,6 +77,8 @@ def goals(registry: Registry, algorithm: str, wish: Wish) -> list[Goal]:
                 f"layout {name} has no releases; engines have", code="bad-release", next=f"--to {name}"
             )
         return [Goal(registry.layout(algorithm, name), None)]
+    if name in registry.engine_names():
+        registry.engine(algorithm, name)
     known = sorted({n for a, n in [*registry.engines, *registry.layouts] if a == algorithm})
     close = did_you_mean(name, known)
     raise UsageError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ckptmorph.conditions import conditions_of
+from ckptmorph.errors import RefusedError
 from ckptmorph.findings import Finding
 from ckptmorph.graphs import edges_of, layout_node, search, start_of
 from ckptmorph.planner import compose_for, evaluator, goals, meant_for
@@ -44,7 +45,11 @@ def _destination(registry: Registry, source: Source, wish: Wish, release: str) -
     name, _ = split_release(wish.to)
     at = Destination(engine=name, first=release, last=release, releases=1)
     closed: list[Finding] = []
-    for goal in meant_for(goals(registry, source.layout.algorithm, wish), source):
+    try:
+        wanted = goals(registry, source.layout.algorithm, wish)
+    except RefusedError as exc:  # it loads no drafter of this algorithm at all
+        wanted, closed = [], list(exc.findings)
+    for goal in meant_for(wanted, source):
         composed = compose_for(registry, source, goal, wish)
         if not composed.closed_by:
             return at.model_copy(update={"layout": goal.layout.layout})

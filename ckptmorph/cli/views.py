@@ -153,6 +153,8 @@ def matrix(view: Matrix, *, verbose: bool) -> str:
         releases = row.first if row.first == row.last else f"{row.first} to {row.last}"
         rows.append((row.engine, releases, row.verdict, row.reason))
     out.append(table(rows))
+    if view.not_looked_at:
+        out.append(f"  not looked at for {view.algorithm} drafters: {', '.join(view.not_looked_at)}\n")
     own = [f for f in view.own if verbose or f.severity.value != "note"]
     if own:
         out.append("\n" + findings(own, verbose=verbose))

@@ -109,7 +109,8 @@ def cross_check(registry: Registry) -> None:
 def _check_engine(registry: Registry, engine: Engine) -> None:
     at = registry.positions_of(engine)
     hub = _hub(registry, engine.algorithm, at)
-    _check_names(engine.names, hub, at.within("names"))
+    if engine.forms:  # without one it loads no such drafter, and looks for no names
+        _check_names(engine.names, hub, at.within("names"))
     layouts = [layout for algorithm, layout in registry.layouts if algorithm == engine.algorithm]
     for k, form in enumerate(engine.forms):
         here = at.within("forms", k)
@@ -138,7 +139,7 @@ def _check_engine(registry: Registry, engine: Engine) -> None:
     ):
         for k, text in enumerate(conditions):
             _check_expr(text or "true", hub, at.within(key, k))
-    if engine.capture is None and hub.states is not None:
+    if engine.forms and engine.capture is None and hub.states is not None:
         raise SchemaError(f"'capture' is missing: {hub.algorithm} has auxiliary states", where=at.at(()))
     if engine.capture is not None and hub.states is None:
         raise SchemaError(

@@ -121,7 +121,9 @@ class Use(Model):
     """Take a named fragment of config fields, under a prefix."""
 
     use: str = Field(description="name of the fragment")
-    under: str = Field("", description="dotted prefix for all its paths")
+    under: str | list[str] = Field(
+        "", description="dotted prefix for all its paths; of several the first that has a value counts"
+    )
 
 
 class Entry(Model):

@@ -72,7 +72,17 @@ class Registry:
         return _get({n: v for (a, n), v in self.layouts.items() if a == algorithm}, name, "layout")
 
     def engine(self, algorithm: str, name: str) -> Engine:
-        return _get({n: v for (a, n), v in self.engines.items() if a == algorithm}, name, "engine")
+        """The contract of an engine for an algorithm. Raises UsageError when there is none."""
+        of_algorithm = {n: v for (a, n), v in self.engines.items() if a == algorithm}
+        if name not in of_algorithm and name in self.engine_names():
+            looked_at = ", ".join(a for a, n in sorted(self.engines) if n == name)
+            raise UsageError(
+                f"what {name} does with {algorithm} drafters was not looked at",
+                code="no-contract",
+                hint=f"looked at of {name}: {looked_at}; for {algorithm} drafters: {', '.join(sorted(of_algorithm))}",
+                next="ckptmorph verify DRAFTER --for all",
+            )
+        return _get(of_algorithm, name, "engine")
 
     def layout_names(self) -> list[str]:
         return sorted({name for _, name in self.layouts})
@@ -96,18 +106,23 @@ class Registry:
         return [prefix for wrappers in self.wrappers.values() for prefix in wrappers.wrappers]
 
 
-def _under(entry: Entry, prefix: str) -> Entry:
-    if not prefix:
+def _under(entry: Entry, under: str | list[str]) -> Entry:
+    prefixes = [under] if isinstance(under, str) else under
+    if prefixes == [""]:
         return entry
 
-    def move(path: str) -> str:
-        return f"{prefix}.{path}" if path else prefix
+    def move(path: str, prefix: str) -> str:
+        return ".".join(part for part in (prefix, path) if part)
 
-    change: dict[str, object] = {"also_write": [move(p) for p in entry.also_write]}
+    first = prefixes[0]
+    change: dict[str, object] = {"also_write": [move(p, first) for p in entry.also_write]}
     if entry.at is not None:
-        change["at"] = move(entry.at) if isinstance(entry.at, str) else [move(p) for p in entry.at]
+        paths = [move(p, prefix) for p in entry.paths for prefix in prefixes]
+        change["at"] = paths[0] if len(paths) == 1 else paths
+        if len(prefixes) > 1 and entry.pick == "agree":
+            change["pick"] = "first"
     if entry.set is not None:
-        change["set"] = move(entry.set)
+        change["set"] = move(entry.set, first)
     return entry.model_copy(update=change)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ckptmorph import api
-from ckptmorph.errors import RefusedError
+from ckptmorph.errors import InputError, RefusedError
 from tests import eagle1
 from tests.builders import Tensors, floats, read_folder, write_folder
 from tests.cases.helpers import codes, config_of, convert, finding, moved, refuse, said, verify
@@ -293,3 +293,133 @@ def test_a_head_with_both_norms_goes_to_mistrals_class(tmp_path: Path) -> None:
     assert config_of(out)["architectures"] == ["EagleMistralForCausalLM"]
     assert verify(out, "vllm@0.21.0").verdict == "ok"
     refuse(source, "vllm@0.20.0", RefusedError, "extra-norm-unsupported", "final_norm is true")
+
+
+# --- vLLM's own eagle config, with the decoder's config under model ------------------------------------------------
+
+
+def nested(folder: Path, **beside: Any) -> Path:
+    """A head in vLLM's own form; ``beside`` stands beside ``model``."""
+    source = eagle1.build(folder)
+    inner = {**config_of(source), "architectures": ["LlamaForCausalLM"]}
+    said = {"model_type": "eagle", "architectures": ["EAGLEModel"], "model": inner, **beside}
+    (source / "config.json").write_text(json.dumps(said))
+    return source
+
+
+def test_the_nested_form_is_recognised_and_becomes_the_flat_one(tmp_path: Path) -> None:
+    source = nested(tmp_path / "in")
+    assert api.inspect(source).layout == "vllm-nested"
+    for release in ("0.12.0", "0.33.0"):
+        assert verify(source, f"vllm@{release}").verdict == "ok"
+    out, report = convert(source, "vllm")
+    assert report.target.layout == "vllm"
+    said = config_of(out)
+    assert (said["architectures"], said["model_type"], "model" in said) == (
+        ["EagleLlamaForCausalLM"],
+        "llama",
+        False,
+    )
+    assert said["rms_norm_eps"] == config_of(source)["model"]["rms_norm_eps"]
+    assert read_folder(out) == read_folder(source)
+
+
+def test_the_nested_form_is_written_when_asked_for(tmp_path: Path) -> None:
+    source = eagle1.build(tmp_path / "in")
+    out, _ = convert(source, "vllm-nested")
+    said = config_of(out)
+    assert (said["architectures"], said["model_type"]) == (["EAGLEModel"], "eagle")
+    ours = config_of(source)
+    for key in ("hidden_size", "num_hidden_layers", "vocab_size", "rms_norm_eps", "rope_theta", "head_dim"):
+        assert said["model"][key] == ours[key]
+        assert key not in said
+    assert said["model"]["architectures"] == ["EagleLlamaForCausalLM"]
+    assert said["model"]["model_type"] == "llama"
+    assert verify(out, "vllm").verdict == "ok"
+
+
+@pytest.mark.parametrize(("release", "misread"), [("0.23.0", True), ("0.24.0", False)])
+def test_a_base_beside_model_counts_until_transformers_5(tmp_path: Path, release: str, misread: bool) -> None:
+    result = verify(nested(tmp_path / "in", rope_theta=7.0), f"vllm@{release}")
+    assert ("rope_theta is 500000.0" in " ".join(f.message for f in result.findings)) is misread
+    assert result.verdict == ("fail" if misread else "ok")
+
+
+def test_other_keys_beside_model_always_count(tmp_path: Path) -> None:
+    source = nested(tmp_path / "in", rms_norm_eps=0.5)
+    for row in api.verify_all(source).rows:
+        if row.engine == "vllm":
+            assert row.verdict == "fail"
+    said = verify(source, "vllm@0.12.0").findings
+    assert any(
+        "rms_norm_eps is 1e-06 for this drafter (config model.rms_norm_eps)" in f.message for f in said
+    )
+
+
+# --- Cohere's norms on queries and keys ----------------------------------------------------------------------------
+
+GEO = Geometry(D=64)
+
+
+def cohere(
+    folder: Path, *, norms: bool = True, flag: bool | None = True, shape: tuple[int, int] | None = None
+) -> Path:
+    """A Cohere head; its q and k norms have one row of weights for each head."""
+    shapes = eagle_shapes("cohere", GEO)
+    if norms:
+        for name, rows in (("q", GEO.heads), ("k", GEO.kv)):
+            shapes[f"model.layers.0.self_attn.{name}_norm.weight"] = ("BF16", shape or (rows, GEO.hd))
+    said = {**eagle_config("cohere", GEO), "torch_dtype": "bfloat16"}
+    if flag is not None:
+        said["use_qk_norm"] = flag
+    return write_folder(folder, {name: floats(name, value[1]) for name, value in shapes.items()}, said)
+
+
+def test_norms_per_head_are_part_of_a_cohere_head(tmp_path: Path) -> None:
+    source = cohere(tmp_path / "in")
+    facts = api.inspect(source).facts
+    assert (facts["qk_head_norm"].value, facts["qk_norm"].value, facts["decoder_type"].value) == (
+        True,
+        False,
+        "cohere",
+    )
+    result = verify(source, "vllm@0.21.0")
+    assert {f"model.layers.0.self_attn.{x}_norm.weight" for x in "qk"} <= set(result.tensors.loaded)
+    assert result.verdict != "fail"
+    out, _ = convert(source, "vllm-cohere")
+    assert read_folder(out) == read_folder(source)
+    assert config_of(out)["use_qk_norm"] is True
+
+
+def test_norms_that_the_config_does_not_announce(tmp_path: Path) -> None:
+    """The tensors decide what the drafter is; vLLM goes by the flag."""
+    source = cohere(tmp_path / "in", flag=None)
+    assert api.inspect(source).facts["qk_head_norm"].value is True
+    result = verify(source, "vllm@0.33.0")
+    assert "qk_head_norm is true for this drafter" in " ".join(f.message for f in result.findings)
+    assert result.verdict == "fail"
+    out, _ = convert(source, "vllm-cohere")
+    assert config_of(out)["use_qk_norm"] is True
+    assert verify(out, "vllm@0.33.0").verdict != "fail"
+
+
+def test_norms_that_are_announced_and_missing(tmp_path: Path) -> None:
+    result = verify(cohere(tmp_path / "in", norms=False), "vllm@0.33.0")
+    assert result.verdict == "fail"
+    assert "qk_head_norm" in " ".join(f.message for f in result.findings)
+
+
+def test_one_row_for_all_heads_is_another_norm(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        api.convert(cohere(tmp_path / "in", shape=(1, GEO.hd)), tmp_path / "out", to="vllm-cohere")
+    assert "q_norm" in said(caught.value)
+
+
+def test_no_other_class_takes_a_cohere_head(tmp_path: Path) -> None:
+    source = cohere(tmp_path / "in")
+    for to in ("safeailab", "sglang", "speculators", "vllm-llama4"):
+        with pytest.raises(RefusedError) as caught:
+            api.convert(
+                source, tmp_path / "out", to=to, facts={"target_name": "a/b", "speculative_tokens": 3}
+            )
+        assert "decoder_type" in said(caught.value) or "cohere" in said(caught.value), said(caught.value)

@@ -14,6 +14,13 @@ from tests.cases.helpers import LLAMA, codes, config_of, convert, finding, refus
 
 ENGINES = ("sglang", "vllm")
 FULL: dict[str, Any] = {"draft": 512, "form": "none"}
+LENGTH = {"original_max_position_embeddings": 256}
+# What a type is computed with beside the factor.
+NEEDED: dict[str, dict[str, object]] = {
+    "yarn": LENGTH,
+    "llama3": {**LENGTH, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+    "longrope": {**LENGTH, "short_factor": [1.0] * 8, "long_factor": [2.0] * 8},
+}
 YARN = {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096}
 
 
@@ -259,7 +266,7 @@ def test_B081_a_type_that_came_with_a_release(tmp_path: Path, engine: str, bad: 
 @pytest.mark.parametrize("engine", ["sglang@0.5.6", "sglang", "vllm@0.11.1", "vllm"])
 def test_B081_the_usual_types_are_known_everywhere(tmp_path: Path, engine: str, kind: str) -> None:
     """No false alarm."""
-    scaling = {"rope_type": kind, "factor": 2.0}
+    scaling = {"rope_type": kind, "factor": 2.0, **NEEDED.get(kind, {})}
     source = build(tmp_path / "in", engine.split("@")[0], edits={"rope_scaling": scaling})
     assert verify(source, engine, target_arch=LLAMA).verdict == "ok"
 

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from ckptmorph import api
 from ckptmorph.detect import detect, ranked
-from ckptmorph.errors import RefusedError
+from ckptmorph.errors import RefusedError, UsageError
 from ckptmorph.schema.registry import load_registry
+from tests import eagle1, mla_builders
 from tests.builders import ABSENT, build, read_folder, write_folder
 from tests.cases.helpers import (
     LLAMA,
@@ -227,3 +229,59 @@ def test_layer_ids_tell_the_other_forms_apart(tmp_path: Path, layout: str, key: 
     edits = {"architectures": [LLAMA], "eagle_config": ABSENT, key: ids}
     source = build(tmp_path / "in", "sglang", edits=edits)
     assert detect(load_registry(), read_folder(source), config_of(source)).layout == layout
+
+
+@pytest.mark.parametrize("qwen", [True, False])
+def test_B094_a_backend_without_a_class_for_the_algorithm_says_so(tmp_path: Path, qwen: bool) -> None:
+    """The PyTorch backend of TensorRT-LLM has EAGLE-3 only; "Eagle" in its options does not mean EAGLE-1."""
+    edits = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "qkv_bias": True} if qwen else {}
+    source = eagle1.build(tmp_path / "in", qkv_bias=qwen, edits=edits)
+    result = verify(source, "tensorrt_llm")
+    assert result.verdict == "fail"
+    said_so = finding(result.findings, "algorithm-not-supported")
+    assert said_so.message == "tensorrt_llm 1.2.0rc2 loads no eagle drafters"
+    assert said_so.hint is not None
+    assert "EAGLE-3" in said_so.hint and "TensorRT engines" in said_so.hint, "the backend is named"
+    assert said_so.source is not None and "get_draft_model" in said_so.source
+    refuse(source, "tensorrt_llm", RefusedError, "algorithm-not-supported", "tensorrt_llm", "EAGLE-3")
+
+
+def test_B094_a_release_that_was_not_looked_at_is_no_silent_no(tmp_path: Path) -> None:
+    result = verify(eagle1.build(tmp_path / "in"), "tensorrt_llm@1.2.0rc6")
+    assert codes(result.findings) == ["algorithm-not-supported", "unknown-release"]
+
+
+def test_B094_it_is_in_the_table_and_in_the_graph(tmp_path: Path) -> None:
+    source = eagle1.build(tmp_path / "in")
+    table = api.verify_all(source)
+    rows = {row.engine: (row.verdict, row.code) for row in table.rows}
+    assert rows["tensorrt_llm"] == rows["llama_cpp"] == ("fail", "algorithm-not-supported")
+    assert table.not_looked_at == ()
+    ways = {way.engine: (way.layout, way.code) for way in api.graph(source).destinations}
+    assert ways["tensorrt_llm"] == ways["llama_cpp"] == (None, "algorithm-not-supported")
+    reason = api.explain(source, "final_norm", engine="tensorrt_llm")
+    assert reason.outcome == "tensorrt_llm 1.2.0rc2 loads no eagle drafters"
+
+
+def test_B094_an_engine_that_nobody_looked_at_is_not_called_unknown(tmp_path: Path) -> None:
+    """LMDeploy has a class for latent attention since 0.17.0 that we have no contract of."""
+    source = mla_builders.build(tmp_path / "in")
+    said_so = "what lmdeploy does with eagle3_mla drafters was not looked at"
+    with pytest.raises(UsageError, match=said_so) as caught:
+        api.verify(source, engine="lmdeploy")
+    assert caught.value.code == "no-contract"
+    known = "eagle, eagle3; for eagle3_mla drafters: llama_cpp, sglang, speculators, tensorrt_llm, vllm"
+    assert caught.value.hint == f"looked at of lmdeploy: {known}"
+    with pytest.raises(UsageError, match=said_so):
+        api.plan(source, to="lmdeploy", from_="sglang@0.5.9", target_arch="DeepseekV3ForCausalLM")
+    assert api.verify_all(source).not_looked_at == ("lmdeploy",)
+
+
+@pytest.mark.parametrize("reader", ["llama_cpp", "speculators", "tensorrt_llm"])
+def test_B094_latent_attention_where_there_is_none(tmp_path: Path, reader: str) -> None:
+    result = verify(mla_builders.build(tmp_path / "in"), reader)
+    assert codes(result.findings, "error") == ["algorithm-not-supported"]
+    assert (
+        finding(result.findings, "algorithm-not-supported").hint
+        == load_registry().engine("eagle3_mla", reader).about
+    )

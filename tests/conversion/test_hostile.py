@@ -148,7 +148,6 @@ def test_states_that_are_null_or_nested_too_deeply_on_the_command_line(tmp_path,
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
 WRONG = [
     ("factor", "x"),
-    ("factor", None),
     ("factor", 0),
     ("factor", True),
     ("mscale", {}),
@@ -173,6 +172,25 @@ def test_a_scaling_without_its_factor_is_not_fine(tmp_path):
     found = ckptmorph.verify(drafter(tmp_path / "d", E3(layout="vllm"), rope_scaling=said), engine="vllm")
     assert found.verdict == "fail"
     assert any("has no factor" in f.message for f in found.findings)
+
+
+@pytest.mark.parametrize("kind", ["linear", "llama3"])
+def test_a_factor_that_is_null_is_not_fine(tmp_path, kind):
+    said = {**YARN, "rope_type": kind, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "factor": None}
+    folder = drafter(tmp_path / "d", E3(layout="vllm"), rope_scaling=said)
+    found = ckptmorph.verify(folder, engine="vllm")
+    assert found.verdict == "fail"
+    assert any(f.code == "rope-field-missing" and "is null" in f.message for f in found.findings)
+    with pytest.raises(InputError):
+        ckptmorph.convert(folder, tmp_path / "out", to="vllm", target_arch="LlamaForCausalLM")
+
+
+def test_a_null_that_readers_take_differently_is_left_to_them(tmp_path):
+    folder = drafter(tmp_path / "d", E3(layout="vllm"), rope_scaling={**YARN, "factor": None})
+    assert "rope-field-missing" in {f.code for f in ckptmorph.verify(folder, engine="vllm").findings}
+    assert "rope-field-missing" not in {
+        f.code for f in ckptmorph.verify(folder, engine="speculators@0.9.0").findings
+    }
 
 
 def test_a_number_too_large_to_compute_with_is_not_passed_over(tmp_path):

@@ -72,6 +72,18 @@ def states(arch: str, ids: list[int], n: int = 20) -> Ask:
     return ask
 
 
+def states_inside(eagle_config: Config, n: int = 20) -> Ask:
+    """The states that ids in an eagle_config inside the decoder's config give."""
+
+    def ask(engine: str, release: str) -> Any:
+        shapes, config = of("speculators")
+        del config[AT]
+        config["transformer_layer_config"]["eagle_config"] = eagle_config
+        return asked(engine, release, shapes, config, n=n).captured
+
+    return ask
+
+
 def fact(
     name: str, geo: Geometry = ONE, nested: bool = False, inner: Config | None = None, **fields: Any
 ) -> Ask:
@@ -167,6 +179,19 @@ def rope(kind: str) -> Ask:
         holder.pop("rope_parameters", None)
         holder.update(rope_theta=5e5, rope_scaling={k: v for k, v in said.items() if k != "rope_theta"})
         return "rope-type-unsupported" in codes(asked(engine, release, shapes, config))
+
+    return ask
+
+
+def rope_fields(**scaling: Any) -> Ask:
+    """Whether a rope scaling lacks a field that the reader needs."""
+
+    def ask(engine: str, release: str) -> Any:
+        shapes, config = of(engine)
+        holder = config.get("transformer_layer_config", config)
+        holder.pop("rope_parameters", None)
+        holder.update(rope_theta=5e5, rope_scaling=scaling)
+        return "rope-field-missing" in codes(asked(engine, release, shapes, config))
 
     return ask
 
@@ -281,6 +306,7 @@ SGLANG += [
     for a, word in enumerate(("low", "mid", "high"))
 ]  # fmt: skip
 
+FOUR_INSIDE = {"eagle_aux_hidden_state_layer_ids": [2, 4, 5, 6]}
 ID4 = {AT: [2, 4, 5, 10]}
 TRAINED = {"embed_requires_grad": True}
 VLLM: list[Row] = [
@@ -333,8 +359,62 @@ VLLM: list[Row] = [
     ),
     ("vllm", "0.18.0", LLAMA, states(LLAMA, [0, 5, 20]), (5,), (0, 5, 20)),
     (
+        *("vllm", "0.12.0", "speculators use_aux_hidden_state"),
+        *(
+            fact(
+                "use_aux_hidden_state", nested=True, inner={"eagle_config": {"use_aux_hidden_state": False}}
+            ),
+            True,
+            False,
+        ),
+    ),
+    (
+        *("vllm", "0.18.0", "speculators norm_before_fc"),
+        *(fact("norm_before_fc", nested=True, inner={"norm_before_fc": True}), False, True),
+    ),
+    (
+        *("vllm", "0.22.0", "speculators norm_before_fc"),
+        *(fact("norm_before_fc", nested=True, inner={"eagle_config": {"norm_before_fc": True}}), False, True),
+    ),
+    (
+        "vllm",
+        "0.22.0",
+        "speculators fc_norm",
+        fact("fc_norm", nested=True, inner={"fc_norm": True}),
+        False,
+        True,
+    ),
+    (
+        *("vllm", "0.22.0", "speculators norm_output"),
+        *(fact("norm_output", nested=True, inner={"norm_output": True}), False, True),
+    ),
+    (
+        *("vllm", "0.22.0", "transformer_layer_config.eagle_config.eagle_aux_hidden_state_layer_ids"),
+        *(states_inside(FOUR_INSIDE), (2, 10, 17), (2, 4, 5, 6)),
+    ),
+    (
         *("vllm", "0.19.0", "speculators norm_before_fc"),
         *(fact("norm_before_fc", nested=True, norm_before_fc=True), False, True),
+    ),
+    (
+        *("vllm", "0.24.0", "rope-field-missing rope_scaling"),
+        *(rope_fields(rope_type="yarn", factor=2.0), True, False),
+    ),
+    (
+        *("vllm", "0.24.0", "layer-types-misfit layer_types"),
+        *(says("layer-types-misfit", layer_types=["full_attention"] * 3), False, True),
+    ),
+    (
+        *("sglang", "0.5.10", "rope-field-missing rope_scaling"),
+        *(rope_fields(rope_type="yarn", factor=2.0), True, False),
+    ),
+    (
+        *("speculators", "0.4.0", "rope-field-missing rope_scaling"),
+        *(rope_fields(rope_type="yarn", factor=None), False, True),
+    ),
+    (
+        *("speculators", "0.5.0", "rope-field-missing rope_scaling"),
+        *(rope_fields(rope_type="yarn", factor=None), True, False),
     ),
     ("vllm", "0.19.0", D, rope("proportional"), True, False),
     ("vllm", "0.20.0", D, rope("telechat3-yarn"), True, False),

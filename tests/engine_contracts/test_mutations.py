@@ -15,7 +15,7 @@ from ckptmorph.schema.registry import load_registry
 from tools.mutants import mutants, plain, same_meaning
 from tools.mutate import ROOT, Bench, sample
 
-ENGINES = sorted(load_registry().engines)
+ENGINES = sorted(key for key, engine in load_registry().engines.items() if engine.forms)
 SAMPLE, SEED = 6, 20
 
 

@@ -321,6 +321,119 @@ def test_vllm_reads_a_bare_nested_qwen3_config(release: str) -> None:
     check("vllm", release, nested("qwen3"), speculators_shapes(ONE), table)
 
 
+COPIED = {"norm_before_residual": True, "norm_before_fc": True, "fc_norm": True, "norm_output": True}
+
+
+@pytest.mark.parametrize("release", VLLM)
+def test_vllm_takes_what_stands_inside_where_nothing_is_copied_over_it(release: str) -> None:
+    """The inner object becomes the config; what a release copies from the top takes its place, absent or not."""
+    config = nested("llama")
+    config["transformer_layer_config"] |= {**COPIED, "target_hidden_size": 48, "draft_vocab_size": 24}
+    table: dict[str, Steps] = always(norm_before_residual=True, target_hidden_size=48, draft_vocab_size=64) | {
+        "norm_before_fc": [("0", False), ("0.18", True), ("0.19", False)],
+        "fc_norm": [("0", False), ("0.22", True), ("0.25", False)],
+        "norm_output": [("0", False), ("0.22", True), ("0.25", False)],
+    }  # fmt: skip
+    check("vllm", release, config, speculators_shapes(ONE), table)
+    config |= {"norm_before_residual": False, "target_hidden_size": 40}
+    check(
+        "vllm",
+        release,
+        config,
+        speculators_shapes(ONE),
+        always(norm_before_residual=False, target_hidden_size=40),
+    )
+    config["target_hidden_size"] = None
+    check("vllm", release, config, speculators_shapes(ONE), always(target_hidden_size=48))
+
+
+@pytest.mark.parametrize("release", VLLM)
+def test_vllm_reads_an_eagle_config_inside_and_none_at_the_top(release: str) -> None:
+    eagle = {"norm_before_fc": True, "use_aux_hidden_state": False}
+    config = nested("llama", eagle_config=eagle)
+    check(
+        "vllm",
+        release,
+        config,
+        speculators_shapes(ONE),
+        always(norm_before_fc=False, use_aux_hidden_state=True),
+    )
+    config = nested("llama", norm_before_fc=False)
+    config["transformer_layer_config"]["eagle_config"] = eagle
+    table = {
+        "norm_before_fc": [("0", False), ("0.22", True)],
+        "use_aux_hidden_state": [("0", True), ("0.12", False)],
+    }
+    check("vllm", release, config, speculators_shapes(ONE), table)
+    config["norm_before_fc"] = True
+    eagle["norm_before_fc"] = False
+    table = {"norm_before_fc": [("0", False), ("0.19", True), ("0.22", False)]}
+    check("vllm", release, config, speculators_shapes(ONE), table)
+
+
+@pytest.mark.parametrize("release", VLLM)
+@pytest.mark.parametrize("kind", ["llama", "qwen3"])
+def test_vllm_counts_and_captures_ids_inside(release: str, kind: str) -> None:
+    key = "eagle_aux_hidden_state_layer_ids"
+    steps = {"num_aux_states": [("0", 3), ("0.24", 4 if kind == "qwen3" else 3)]}
+    config = nested(kind)
+    config["transformer_layer_config"][key] = [2, 4, 5, 6]
+    check("vllm", release, config, speculators_shapes(ONE), steps)
+    found = look("vllm", release, speculators_shapes(ONE), config)
+    assert found.captured == (
+        (2, 4, 5, 6) if step([("0", False), ("0.11.1", True)], release) else (2, 16, 29)
+    )
+    config[key] = [1, 2, 3]
+    check("vllm", release, config, speculators_shapes(ONE), always(num_aux_states=3))
+    assert look("vllm", release, speculators_shapes(ONE), config).captured == step(
+        [("0", (2, 16, 29)), ("0.11.1", (1, 2, 3))], release
+    )
+    config = nested(kind)
+    config["transformer_layer_config"]["eagle_config"] = {key: [2, 4, 5, 6, 7]}
+    check("vllm", release, config, speculators_shapes(ONE), {"num_aux_states": [("0", 3), ("0.22", 5)]})
+    found = look("vllm", release, speculators_shapes(ONE), config)
+    seen = step([("0", False), ("0.22", True)], release)
+    assert found.captured == ((2, 4, 5, 6, 7) if seen else (2, 16, 29))
+    assert ("ids-in-second-place" in codes(found, "warning")) is seen
+
+
+@pytest.mark.parametrize("release", VLLM)
+def test_vllm_sees_no_contradiction_in_what_one_place_covers(release: str) -> None:
+    key = "eagle_aux_hidden_state_layer_ids"
+    for kind in ("llama", "qwen3"):
+        config = nested(kind, target_hidden_size=40, norm_before_fc=True, **{key: [2, 4, 5]})
+        inner = {"target_hidden_size": 48, key: [1, 2], "eagle_config": {"norm_before_fc": False, key: [7]}}
+        config["transformer_layer_config"] |= inner
+        found = look("vllm", release, speculators_shapes(ONE), config)
+        assert "contradicting-fields" not in codes(found)
+
+
+@pytest.mark.parametrize("release", VLLM)
+def test_what_vllm_reads_otherwise_inside_has_its_code(release: str) -> None:
+    """The drafter's own flags against what the place that counts says."""
+    told = meaning(ONE.having("norm_before_fc"), norm_before_residual=True)
+    config = vllm_config(ONE, norm_before_fc=True, eagle_config={"norm_before_fc": None})
+    found = codes(look("vllm", release, speculators_shapes(ONE), config, drafter=told))
+    assert ("input-norm-ignored" in found) is step([("0", True), ("0.18", False), ("0.22", True)], release)
+    config = nested("llama", norm_before_residual=None)
+    assert "norm-before-residual-misread" in codes(
+        look("vllm", release, speculators_shapes(ONE), config, drafter=told)
+    )
+    config = nested("llama", norm_before_residual=True)
+    config["transformer_layer_config"]["eagle_config"] = {"use_aux_hidden_state": False}
+    found = codes(look("vllm", release, speculators_shapes(ONE), config, drafter=told))
+    assert ("fc-bypassed" in found) is step([("0", False), ("0.12", True)], release)
+
+
+@pytest.mark.parametrize("release", VLLM)
+def test_vllm_takes_a_null_for_false(release: str) -> None:
+    config = nested("llama", norm_before_residual=None)
+    check("vllm", release, config, speculators_shapes(ONE), always(norm_before_residual=False))
+    config = vllm_config(ONE, norm_before_fc=True, eagle_config={"norm_before_fc": None})
+    table = {"norm_before_fc": [("0", False), ("0.18", True), ("0.22", False)]}
+    check("vllm", release, config, speculators_shapes(ONE), table)
+
+
 @pytest.mark.parametrize("release", VLLM)
 def test_vllm_reads_a_full_nested_config(release: str) -> None:
     config = nested("llama", **FLAGS, draft_vocab_size=24, target_hidden_size=32, num_aux_hidden_states=9)
@@ -330,8 +443,9 @@ def test_vllm_reads_a_full_nested_config(release: str) -> None:
     )  # fmt: skip
     table: dict[str, Steps] = always(
         draft_vocab_size=24, target_hidden_size=32, norm_before_residual=True, logit_scale=0.25, head_dim=8,
-        num_key_value_heads=2, use_aux_hidden_state=True, o_bias=True,
+        num_key_value_heads=2, o_bias=True,
     ) | {
+        "use_aux_hidden_state": [("0", True), ("0.12", False)],
         "num_hidden_layers": [("0", 1), ("0.11.1", 2)],
         "num_aux_states": [("0", 3), ("0.22", 5)],
         "qkv_bias": [("0", False), ("0.16", True)],

@@ -462,6 +462,104 @@ def test_a_full_config(cls: str, release: str) -> None:
     reads(release, cls, inside(config) if cls == "nested" else config, FULL[cls])
 
 
+BESIDE: dict[str, Any] = {
+    "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 8, "num_key_value_heads": 1, "head_dim": 2,
+    "num_hidden_layers": 3, "vocab_size": 7, "rms_norm_eps": 0.5, "hidden_act": "gelu", "logit_scale": 4.0,
+}  # fmt: skip
+LINEAR = {"rope_type": "linear", "factor": 2.0}
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_what_stands_beside_model_is_laid_over_it(release: str) -> None:
+    """Seen by running vLLM's EAGLEConfig with the transformers that each release asks for."""
+    config = (
+        inside({**eagle_config("llama", ONE), **FULL_FIELDS}) | BESIDE | {"architectures": ["EAGLEModel"]}
+    )
+    reads(release, "nested", config, BESIDE)
+    assert "architecture-not-supported" not in codes(
+        look("nested", release, eagle_shapes("nested", ONE), config)
+    )
+    other = inside({**eagle_config("llama", ONE), "architectures": ["PhiForCausalLM"]})
+    other["architectures"] = ["LlamaForCausalLM"]
+    assert "architecture-not-supported" in codes(look("nested", release, eagle_shapes("nested", ONE), other))
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("flag", ["attention_bias", "bias"])
+def test_biases_beside_model(release: str, flag: str) -> None:
+    config = inside(eagle_config("llama", ONE)) | {flag: True}
+    reads(release, "nested", config, {"qkv_bias": True, "o_bias": True})
+    reads(release, "nested", config | {"qkv_bias": False}, {"qkv_bias": False, "o_bias": True})
+    config["model"]["qkv_bias"] = False
+    reads(release, "nested", config, {"qkv_bias": False, "o_bias": True})
+    reads(release, "nested", config | {"qkv_bias": True}, {"qkv_bias": True, "o_bias": True})
+    reads(release, "nested", inside(eagle_config("llama", ONE)) | {"mlp_bias": True}, {"mlp_bias": True})
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_rope_beside_model(release: str) -> None:
+    """A base comes through with transformers 4 only, and there rope_parameters never brings one."""
+    inner = {**eagle_config("llama", ONE), "rope_theta": 5e5}
+    reads(
+        release,
+        "nested",
+        inside(inner) | {"rope_theta": 7.0},
+        {"rope_theta": [("0.11.0", 7.0), ("0.24.0", 5e5)]},
+    )
+    bare = {key: value for key, value in inner.items() if key != "rope_theta"}
+    reads(
+        release,
+        "nested",
+        inside(bare) | {"rope_theta": 7.0},
+        {"rope_theta": [("0.11.0", 7.0), ("0.24.0", 1e4)]},
+    )
+    table = {
+        "rope_theta": [("0.11.0", 5e5), ("0.24.0", 7.0)],
+        "rope_scaling": [("0.11.0", NO), ("0.12.0", LINEAR)],
+    }
+    reads(release, "nested", inside(inner) | {"rope_parameters": {**LINEAR, "rope_theta": 7.0}}, table)
+    both = inside(inner) | {"rope_theta": 7.0, "rope_scaling": LINEAR}
+    reads(release, "nested", both, {"rope_theta": 7.0, "rope_scaling": LINEAR})
+
+
+UNNAMED: dict[str, Any] = {"rope_theta": None}
+BESIDE_CODES: list[tuple[str, dict[str, Any], dict[str, Any], Steps]] = [
+    *(("engine-config-null", {key: None}, {}, [("0.11.0", True)]) for key in sorted(BESIDE.keys() - {"logit_scale"})),
+    *(("engine-config-null", {key: None}, {}, [("0.11.0", False), ("0.24.0", True)])
+      for key in ("rope_scaling", "rope_parameters")),
+    ("engine-config-null", BESIDE, {}, [("0.11.0", False)]),
+    ("engine-config-null", {"head_dim": None}, {"head_dim": None}, [("0.11.0", False)]),
+    ("engine-config-null", {}, {"head_dim": None, "rope_scaling": None, "rms_norm_eps": None}, [("0.11.0", False)]),
+    *(("engine-field-missing", {key: LINEAR}, {}, [("0.11.0", False), ("0.24.0", True)])
+      for key in ("rope_parameters", "rope_scaling")),
+    *(("engine-field-missing", {key: {**LINEAR, "rope_theta": 7.0}}, {}, [("0.11.0", False)])
+      for key in ("rope_parameters", "rope_scaling")),
+    ("engine-field-missing", {"rope_scaling": LINEAR, "rope_theta": 7.0}, {}, [("0.11.0", False)]),
+    ("engine-field-missing", {}, {"rope_scaling": LINEAR, **UNNAMED}, [("0.11.0", False)]),
+    ("engine-field-missing", {}, {}, [("0.11.0", False)]),
+    ("layer-types-not-indexed", {"layer_types": ["full_attention"]}, {}, [("0.11.0", True)]),
+    ("layer-types-not-indexed", {"layer_types": None}, {"layer_types": ["full_attention"]}, [("0.11.0", False)]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("case", range(len(BESIDE_CODES)))
+def test_what_is_said_of_keys_beside_model(case: int, release: str) -> None:
+    code, beside, inner, steps = BESIDE_CODES[case]
+    config = inside({**eagle_config("llama", ONE), "head_dim": 4, **inner}) | beside
+    found = codes(look("nested", release, eagle_shapes("nested", ONE), config, meaning("llama")))
+    assert (code in found) is step(steps, release)
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_keys_beside_a_model_that_is_none(release: str) -> None:
+    """In the flat form there is nothing to lay over: no such words."""
+    for more in ({"head_dim": None}, {"rope_scaling": LINEAR, **UNNAMED}, {"rope_scaling": None}):
+        config = {**eagle_config("llama", ONE), **more}
+        found = codes(look("llama", release, eagle_shapes("llama", ONE), config, meaning("llama")))
+        assert not {"engine-config-null", "engine-field-missing"} & found
+
+
 @pytest.mark.parametrize(("cls", "release"), every(("nested", *KINDS)))
 def test_the_newer_spelling_of_rope(cls: str, release: str) -> None:
     """With transformers 4 the base is the config class's own; the scaling is found from 0.12."""
@@ -481,13 +579,15 @@ def test_a_null_is_not_an_absent_field(cls: str, release: str) -> None:
 
 
 @pytest.mark.parametrize("release", RELEASES)
-def test_mup_denominator_has_a_default_from_0_26(release: str) -> None:
+def test_an_absent_mup_denominator_is_not_known(release: str) -> None:
+    """vLLM's own default since 0.26.0 counts only where the checkpoint's config class has none; copies of it say 32."""
     config = eagle_config("minicpm", TWO)
     del config["mup_denominator"]
-    reads(release, "minicpm", config, {"mup_denominator": [("0.11.0", NO), ("0.26.0", 2.0)]})
+    reads(release, "minicpm", config, {"mup_denominator": NO})
     said = look("minicpm", release, eagle_shapes("minicpm", TWO), config)
-    fields = {f.where for f in said.findings if f.code == "engine-field-missing"}
-    assert ("mup_denominator" in fields) is not since(release, "0.26.0")
+    told = [f for f in said.findings if f.code == "engine-field-missing" and f.where == "mup_denominator"]
+    assert [f.severity.value for f in told] == ["warning"]
+    assert ("number of draft layers" in told[0].message) is since(release, "0.26.0")
 
 
 REMOTE = (
@@ -875,7 +975,6 @@ PAIRS: list[tuple[str, str, str, dict[str, Any], Shapes, tuple[str, ...], str, s
     ("0.24.0", "0.25.0", "llama", {}, EXTRA_BIAS, (), "fail", "warn"),
     ("0.24.0", "0.25.0", "llama4", {}, {}, ("model.embed_tokens.weight",), "fail", "ok"),
     ("0.24.0", "0.25.0", "llama4-bare", {}, HEAD, (), "fail", "ok"),
-    ("0.25.0", "0.26.0", "minicpm", {"mup_denominator": "gone"}, {}, (), "warn", "ok"),
     ("0.26.0", "0.27.0", "llama", {"max_position_embeddings": 256}, {}, (), "warn", "ok"),
     ("0.28.0", "0.29.0", "cohere", {"tie_word_embeddings": False}, HEAD, (), "fail", "warn"),
     ("0.28.0", "0.29.0", "mistral", {"tie_word_embeddings": True}, HEAD, (), "warn", "fail"),
@@ -892,11 +991,35 @@ def test_the_verdict_changes_between_two_releases(pair: int, late: bool) -> None
     drafter = replace(meaning(cls.removesuffix("-bare")))
     if "max_position_embeddings" in more:
         drafter = saying(cls, max_position_embeddings=256)
-    if "mup_denominator" in more:
-        drafter = saying(cls, mup_denominator=1.0)
     meant = set(eagle_shapes(cls, ONE))
     drafter = replace(drafter, names={n: n for n in meant})
     prediction = look(cls, after if late else before, shapes, config, drafter, max_position_embeddings=512)
     assert prediction.verdict == (then if late else first), [
         f for f in prediction.findings if f.severity != "note"
     ]
+
+
+# --- Cohere's norms per head --------------------------------------------------------------------------------------
+
+HEAD_NORMS: Shapes = {
+    f"model.layers.{i}.self_attn.{name}_norm.weight": ("BF16", (rows, TWO.hd))
+    for i in range(2)
+    for name, rows in (("q", TWO.heads), ("k", TWO.kv))
+}
+
+
+@pytest.mark.parametrize("release", [r for r in RELEASES if known("cohere", r)])
+def test_cohere_norms_each_head_with_weights_of_its_own(release: str) -> None:
+    shapes = {**eagle_shapes("cohere", TWO), **HEAD_NORMS}
+    config = eagle_config("cohere", TWO, use_qk_norm=True)
+    found = fates(look("cohere", release, shapes, config))
+    assert {found[name] for name in HEAD_NORMS} == {"loaded"}
+    for name in HEAD_NORMS:
+        assert fates(look("cohere", release, without(shapes, name), config))[name] == "raises"
+    flat = {**shapes, **dict.fromkeys(HEAD_NORMS, ("BF16", (TWO.hd,)))}
+    found = fates(look("cohere", release, flat, config))
+    assert {found[name] for name in HEAD_NORMS} == {"misshapen"}
+    for more in ({}, {"use_qk_norm": False}):
+        prediction = look("cohere", release, shapes, eagle_config("cohere", TWO, **more))
+        assert prediction.facts["qk_head_norm"].value is False
+        assert {fates(prediction)[name] for name in HEAD_NORMS} == {"raises"}

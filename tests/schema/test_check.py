@@ -351,6 +351,13 @@ def test_capture_is_left_out_without_states(tmp_path: Path) -> None:
     assert load_registry((tmp_path,)).engine("plain", "plainserve").capture is None
 
 
+def test_an_engine_without_a_form_needs_no_rules(tmp_path: Path) -> None:
+    """It loads no such drafter: no names, and no capture, whatever the algorithm has."""
+    text = STATELESS["engine.yaml"].replace('[{tensor: "*", name: "*"}]', "[]")
+    (tmp_path / "engine.yaml").write_text(text.replace("algorithm: plain", "algorithm: eagle3_mla"))
+    assert load_registry((tmp_path,)).engine("eagle3_mla", "plainserve").forms == []
+
+
 def test_capture_says_nothing_without_states(tmp_path: Path) -> None:
     engine = (STRANGER / "engine.yaml").read_text()
     for name, text in STATELESS.items():

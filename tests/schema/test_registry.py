@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from ckptmorph.engine_reading import Env
 from ckptmorph.errors import SchemaError, UsageError
-from ckptmorph.schema.models import Use
+from ckptmorph.schema.expr import parse
+from ckptmorph.schema.models import Entry, Use
 from ckptmorph.schema.registry import ENTRY_POINTS, builtin_folder, load_registry
 
 STRANGER = Path(__file__).parent / "stranger"
@@ -27,6 +29,7 @@ def test_what_is_built_in() -> None:
         "vllm-llama4",
         "vllm-minicpm",
         "vllm-mistral",
+        "vllm-nested",
     ]
     assert registry.engine_names() == [
         "llama_cpp",
@@ -124,3 +127,30 @@ def test_unknown_names_get_the_nearest(what: str, name: str) -> None:
         getattr(load_registry(), what)(*([] if what == "algorithm" else ["eagle3"]), name)
     assert caught.value.code == f"unknown-{what}"
     assert caught.value.hint is not None and caught.value.hint.startswith("did you mean ")
+
+
+def test_a_fragment_under_several_prefixes() -> None:
+    """Each path stands under each prefix, and the first that has a value counts; what is written goes to the first."""
+    registry = load_registry()
+    (plain,) = registry.entries([Entry(fact="hidden_size", at="hidden_size")])
+    assert plain.paths == ["hidden_size"]
+    entries = registry.entries([Use(use="vllm_eagle_layer", under=["", "model"])])
+    by_fact = {(entry.fact, entry.versions): entry for entry in entries}
+    one = by_fact["hidden_size", None]
+    assert (one.paths, one.pick) == (["hidden_size", "model.hidden_size"], "first")
+    flags = by_fact["o_bias", None]
+    assert flags.paths == ["attention_bias", "model.attention_bias", "bias", "model.bias"]
+    assert flags.pick == "any"
+    assert by_fact["rope_scaling", ">=0.12"].paths == ["", "model"]
+    (inside,) = [
+        e for e in registry.entries([Use(use="vllm_eagle_layer", under="model")]) if e.fact == "hidden_size"
+    ]
+    assert (inside.paths, inside.pick) == (["model.hidden_size"], "agree")
+
+
+@pytest.mark.parametrize(
+    ("config", "count"),
+    [({"a": [1, 2]}, 2), ({"a": {}}, 0), ({"a": {"b": 1}}, 1), ({}, 0), ({"a": "xyz"}, 0)],
+)
+def test_entries_of_the_config_can_be_counted(config: dict[str, object], count: int) -> None:
+    assert parse("count.a").known(Env({}, config, {})) == count
