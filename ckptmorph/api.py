@@ -270,6 +270,7 @@ def verify(
     )
     findings = by_severity([*own_faults(source, quantised, result.findings), *result.findings])
     who = f"{at.engine.engine} {at.release}"
+    who += f" (by the rules of {at.known})" if at.known != at.release else ""
     hub = registry.algorithm(source.layout.algorithm)
     return Verification(
         path=str(folder.path),

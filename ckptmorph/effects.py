@@ -24,7 +24,7 @@ MOST = 4  # of the seven matrices of a layer
 WRONG_INPUTS = frozenset({"wrong-aux-states", "map-form-misread", "fc-bypassed", "pruned-map-full-head"})
 # Not read at all, or perhaps by a class of another kind: what happens then is not known to this contract.
 UNKNOWN = frozenset(
-    {"engine-field-missing", "architecture-not-supported", "unknown-release", "target-class-unsupported"}
+    {"engine-field-missing", "architecture-not-supported", "target-class-unsupported", "model-type-not-known"}
 )
 
 
@@ -60,7 +60,7 @@ def effect_of(
     if stop is not None:
         return Effect(starts=False, kind="does-not-start", words=f"{engine} does not start with this drafter")
     errors = [f for f in findings if f.severity is Severity.ERROR]
-    unknown = [f for f in findings if f.code in UNKNOWN and f.severity is Severity.ERROR]
+    unknown = [f for f in findings if f.code in UNKNOWN and f.severity is not Severity.NOTE]
     starts = None if unknown else True
     if missing:
         return Effect(starts=starts, kind="random", words=_left(missing, hub))

@@ -88,7 +88,7 @@ def differences(engine: str, said: Any, seen: Record, whole: Record | None) -> l
         return [Difference("not judged", said.code, "a whole drafter")] if whole is seen else []
     starts = said.effect.starts
     if starts is None:  # said to be unknown, which must not be a yes either
-        return [] if said.verdict == "fail" else [Difference("verdict", said.verdict, "unknown")]
+        return [] if said.verdict != "ok" else [Difference("verdict", said.verdict, "unknown")]
     if "error" in seen or not starts:
         same = starts is ("error" not in seen)
         return [] if same else [Difference("starts", starts, seen.get("error", "it starts"))]

@@ -97,6 +97,18 @@ def test_it_does_not_start(tmp_path: Path, edits: dict[str, Any]) -> None:
     assert found.words == "sglang 0.5.23 does not start with this drafter"
 
 
+def test_a_config_class_that_nobody_looked_at(tmp_path: Path) -> None:
+    found = effect(drafter(tmp_path / "d", edits={"model_type": "nonsense"}))
+    assert (found.starts, found.kind) == (None, "unknown")
+    assert found.words == "what sglang 0.5.23 does with this drafter is not known: model-type-not-known"
+
+
+def test_a_release_that_nobody_looked_at(tmp_path: Path) -> None:
+    found = effect(drafter(tmp_path / "d"), "sglang@0.6.0")
+    said = "runs it as it was trained, as far as the file tells"
+    assert found.words == f"sglang 0.6.0 (by the rules of 0.5.23) {said}"
+
+
 def test_what_a_missing_field_means_is_not_known(tmp_path: Path) -> None:
     found = effect(drafter(tmp_path / "d", edits={"intermediate_size": ABSENT}))
     assert (found.starts, found.kind) == (None, "unknown")
@@ -105,12 +117,12 @@ def test_what_a_missing_field_means_is_not_known(tmp_path: Path) -> None:
 
 # --- sizes ---
 
-Q, GATE, DOWN, O = (f"midlayer.{x}_proj.weight" for x in ("self_attn.q", "mlp.gate", "mlp.down", "self_attn.o"))
+Q, GATE, DOWN, OUT = (f"midlayer.{x}_proj.weight" for x in ("self_attn.q", "mlp.gate", "mlp.down", "self_attn.o"))
 SIZES = [
     (Q, (65, 128), "cut"), (Q, (63, 128), None), (Q, (64, 129), None),
     (GATE, (129, 64), "cut"), (GATE, (127, 64), "padded"), (GATE, (128, 65), None),
     (DOWN, (64, 129), "cut"), (DOWN, (64, 127), "padded"), (DOWN, (65, 128), None),
-    (O, (64, 65), "cut"), (O, (64, 63), "padded"), (O, (63, 64), None),
+    (OUT, (64, 65), "cut"), (OUT, (64, 63), "padded"), (OUT, (63, 64), None),
     ("fc.weight", (65, 192), None), ("norm.weight", (65,), None), (Q, (65, 129), None), (Q, (64,), None),
 ]  # fmt: skip
 
