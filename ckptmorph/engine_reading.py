@@ -168,6 +168,7 @@ def loads_none(engine: Engine, release: str) -> Finding:
         "algorithm-not-supported",
         f"{engine.engine} {release} loads no {engine.algorithm} drafters",
         hint=engine.about,
+        stops=True,
         source=cite(engine.source),
         next=ELSEWHERE,
     )

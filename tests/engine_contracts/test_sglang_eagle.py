@@ -516,6 +516,7 @@ def test_how_the_newer_rope_is_read(kind: str, release: str) -> None:
 )
 def test_neighbouring_pairs(kind: str, release: str, said: Any, turned: bool) -> None:
     read(kind, release, always(rope_interleaved=turned and kind != "qwen2"), rope_is_neox_style=said)
+    assert "bad-config-value" not in codes(look(kind, release, rope_is_neox_style=said))
 
 
 @pytest.mark.parametrize("release", SOME)
@@ -529,6 +530,27 @@ def test_a_null_for_the_key_and_value_heads(release: str) -> None:
 def test_the_dtype_stands_in_one_of_two_fields(kind: str, release: str, field: str) -> None:
     read(kind, release, always(dtype="float16"), **{"torch_dtype": "absent", field: "float16"})
     read(kind, release, always(dtype="float16"), torch_dtype="bfloat16", dtype="float16")
+    both = look(kind, release, torch_dtype="bfloat16", dtype="float16")
+    assert "contradicting-fields" not in codes(both)  # the newer field counts, and nobody complains
+
+
+@pytest.mark.parametrize("release", ["0.5.6", "0.5.23"])
+@pytest.mark.parametrize(
+    ("own", "targets", "told"),
+    [
+        ("bfloat16", "bfloat16", False),
+        ("bfloat16", "float16", True),
+        ("float16", "float32", False),  # under --dtype auto either runs in float16
+        ("float32", "float16", False),
+        ("bfloat16", "float32", True),
+        ("bfloat16", None, False),
+    ],
+)
+def test_drafter_and_target_in_unlike_dtypes(release: str, own: str, targets: str | None, told: bool) -> None:
+    """fc gets the target's embedding and state beside the drafter's own weights."""
+    target = {} if targets is None else {"dtype": targets}
+    warned = codes(look("llama", release, torch_dtype=own, target=target), "warning")
+    assert ("dtype-differs-from-target" in warned) is told
 
 
 @pytest.mark.parametrize(("kind", "release"), LOADABLE)
@@ -574,7 +596,7 @@ NULLS: dict[str, tuple[str, str]] = {
 }
 
 
-@pytest.mark.parametrize(("kind", "release"), LOADABLE)
+@pytest.mark.parametrize(("kind", "release"), ALL)
 @pytest.mark.parametrize("field", NULLS)
 def test_nulls(kind: str, release: str, field: str) -> None:
     first, kinds = NULLS[field]
