@@ -200,11 +200,11 @@ class _Judging:
                 f"{item.name} has shape {list(item.got or ())}; {who} builds {list(item.expected or ())} from this "
                 f"config{taken}",
                 expected=list(item.expected or ()), got=list(item.got or ()), next=self._convert(), where=item.name,
-                stops=item.taken is None,
+                stops=None if item.taken else "start",
             )  # fmt: skip
         if item.fate == "raises":
             text = f"{who} raises on {item.name}"
-            return error("engine-raises", text, next=self._convert(), stops=True, **about)
+            return error("engine-raises", text, next=self._convert(), stops="start", **about)
         if item.fate == "dropped":
             say = error if meant else warning
             how = "with a line in its log" if item.logged else "without a word"

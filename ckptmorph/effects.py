@@ -32,13 +32,13 @@ class Effect(Value):
     """What follows for a person.
 
     Attributes:
-        starts: whether the engine comes up with the drafter; None when that is not known.
+        starts: whether the engine loads the drafter; None when that is not known.
         kind: the worst of what is predicted.
         words: the same in a sentence.
     """
 
     starts: bool | None
-    kind: Literal["does-not-start", "unknown", "random", "wrong-inputs", "changed", "as-trained"]
+    kind: Literal["does-not-start", "fails", "unknown", "random", "wrong-inputs", "changed", "as-trained"]
     words: str
 
 
@@ -56,9 +56,13 @@ def effect_of(
         engine: name and release, for the sentence.
     """
     findings, missing = list(findings), [t for t in treated if t.fate == "missing"]
-    stop = next((f for f in findings if f.stops), None)
-    if stop is not None:
+    stopping = [f.stops for f in findings if f.stops]
+    if "start" in stopping:
         return Effect(starts=False, kind="does-not-start", words=f"{engine} does not start with this drafter")
+    if stopping:
+        return Effect(
+            starts=True, kind="fails", words=f"{engine} fails at its first forward with this drafter"
+        )
     errors = [f for f in findings if f.severity is Severity.ERROR]
     unknown = [f for f in findings if f.code in UNKNOWN and f.severity is not Severity.NOTE]
     starts = None if unknown else True

@@ -137,7 +137,7 @@ def read_as_engine(
                     "engine-cannot-read-config",
                     f"{engine.engine} {release} does not recognise this config; it reads: {forms}",
                     where="config.json",
-                    stops=True,
+                    stops="start",
                     next=f"ckptmorph convert DRAFTER OUT --to {engine.engine}@{release}",
                 )
             ]
@@ -168,7 +168,7 @@ def loads_none(engine: Engine, release: str) -> Finding:
         "algorithm-not-supported",
         f"{engine.engine} {release} loads no {engine.algorithm} drafters",
         hint=engine.about,
-        stops=True,
+        stops="start",
         source=cite(engine.source),
         next=ELSEWHERE,
     )

@@ -38,7 +38,8 @@ class Finding(Value):
         hint: likely cause or nearest right name.
         next: the next command or option.
         source: repository, path and release that the rule was read from, if it is about a framework.
-        stops: the engine does not come up with such a drafter, so that it cannot be overlooked.
+        stops: the engine fails with such a drafter, when it starts or at its first forward, so that it cannot be
+            overlooked.
     """
 
     code: str
@@ -50,7 +51,7 @@ class Finding(Value):
     hint: str | None = None
     next: str | None = None
     source: str | None = None
-    stops: bool = False
+    stops: Literal["start", "forward"] | None = None
 
 
 def error(code: str, message: str, **more: Any) -> Finding:

@@ -329,7 +329,10 @@ class Check(Model):
     message: str = Field(description="the finding in words")
     where: str | None = Field(None, description="tensor or field it is about")
     next: str | None = Field(None, description="what the user can do")
-    stops: bool = Field(False, description="an engine does not come up then, instead of working otherwise")
+    stops: Literal["start", "forward"] | None = Field(
+        None,
+        description="an engine fails then, when it starts or at its first forward, instead of working otherwise",
+    )
     versions: VersionSpec | None = None
     because: str = Field(description="how the rule came about")
     source: Sources

@@ -89,6 +89,8 @@ def differences(engine: str, said: Any, seen: Record, whole: Record | None) -> l
     starts = said.effect.starts
     if starts is None:  # said to be unknown, which must not be a yes either
         return [] if said.verdict != "ok" else [Difference("verdict", said.verdict, "unknown")]
+    if "forward_error" in seen:
+        return [] if said.verdict == "fail" else [Difference("forward", said.verdict, seen["forward_error"])]
     if "error" in seen or not starts:
         same = starts is ("error" not in seen)
         return [] if same else [Difference("starts", starts, seen.get("error", "it starts"))]

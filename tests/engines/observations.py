@@ -57,7 +57,9 @@ def condensed(seen: Record, whole: bool) -> Record:
     their numbers, that keep their initial values: nothing was written there, and nothing of the target's put in place.
     """
     out: Record = {"error": f"{seen['stage']}: {seen['error']}"} if "error" in seen else {}
-    out |= {key: seen[key] for key in ("class", "dtype", "captured", "shared") if key in seen}
+    out |= {
+        key: seen[key] for key in ("class", "dtype", "captured", "forward_error", "shared") if key in seen
+    }
     if "error" in seen or "reads" not in seen:
         return out
     shared = set(seen.get("shared", ()))

@@ -14,8 +14,9 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
-import os
+import tempfile
 import textwrap
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -69,9 +70,9 @@ def one_process(args: Any, model_config: Any) -> None:
     from sglang.srt import distributed
     from sglang.srt.layers import dp_attention
 
-    port = 20000 + os.getpid() % 30000
+    meeting = Path(tempfile.mkdtemp()) / "meeting"  # a file instead of a port, which another process may have
     distributed.init_distributed_environment(
-        world_size=1, rank=0, local_rank=0, backend="gloo", distributed_init_method=f"tcp://127.0.0.1:{port}"
+        world_size=1, rank=0, local_rank=0, backend="gloo", distributed_init_method=f"file://{meeting}"
     )
     distributed.initialize_model_parallel(backend="gloo")
     given = {"server_args": args, "model_config": model_config}
@@ -112,19 +113,21 @@ def load(model_config: Any, watch: bool) -> tuple[Any, dict[str, Any]]:
         loader._initialize_model = real
 
 
-def block(where: Any, holds: str) -> ast.stmt:
-    """The outermost `if` statement of a class or module that holds a piece of text."""
+def block(where: Any, holds: str, pick: Any = max) -> ast.stmt | None:
+    """The outermost (with ``min`` the innermost) `if` of a class that holds a piece of text; None without one."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(where)))
     found = [n for n in ast.walk(tree) if isinstance(n, ast.If) and holds in ast.unparse(n)]
-    return max(found, key=lambda n: len(ast.unparse(n)))
+    return pick(found, key=lambda n: len(ast.unparse(n)), default=None)
 
 
-def run_block(statement: ast.stmt, names: dict[str, Any]) -> None:
-    """Run one statement of the engine's source."""
+def run_block(statement: ast.stmt | None, names: dict[str, Any]) -> None:
+    """Run one statement of the engine's source, if the release has it."""
+    if statement is None:
+        return
     exec(compile(ast.Module([statement], []), "engine", "exec"), names)
 
 
-def share(target: Any, drafter: Any, algorithm: Any) -> None:
+def share(target: Any, drafter: Any, algorithm: Any, config: Any) -> None:
     """What the worker does after both are loaded."""
     try:
         from sglang.srt.speculative import eagle_worker as module
@@ -134,7 +137,7 @@ def share(target: Any, drafter: Any, algorithm: Any) -> None:
         from sglang.srt.speculative import eagle_worker_v2 as module
 
         worker = module.EagleDraftWorker
-    runner = SimpleNamespace(model=drafter)
+    runner = SimpleNamespace(model=drafter, model_config=config)
     self = SimpleNamespace(
         speculative_algorithm=algorithm, draft_model_runner=runner, draft_runner=runner, hot_token_id=None
     )
@@ -147,10 +150,11 @@ def share(target: Any, drafter: Any, algorithm: Any) -> None:
         "maybe_share_target_lm_head": lambda: None,
     }
     run_block(block(worker, "load_lm_head_from_target"), names)
+    run_block(block(worker, "eagle_config.get", pick=min), names)
 
 
-def captured(args: Any, target_config: Any, target: Any, algorithm: Any) -> list[int] | None:
-    """The states that the target's own forward pass hands over, as h."""
+def wanted(args: Any, target_config: Any, target: Any, algorithm: Any) -> bool:
+    """Tell the target which states to hand over, as the runner does; false when it is told nothing."""
     try:
         from sglang.srt.model_executor.model_runner_components import spec_aux_hidden_state as module
 
@@ -165,10 +169,9 @@ def captured(args: Any, target_config: Any, target: Any, algorithm: Any) -> list
         found.eagle_use_aux_hidden_state = False
         statement = block(model_runner.ModelRunner, "eagle_config['eagle_aux_hidden_state_layer_ids']")
         run_block(statement, {**vars(model_runner), "self": found, "server_args": args})
-    if not found.eagle_use_aux_hidden_state:
-        return None
-    target.set_eagle3_layers_to_capture(found.eagle_aux_hidden_state_layer_ids)
-    return states(target.model)
+    if found.eagle_use_aux_hidden_state:
+        target.set_eagle3_layers_to_capture(found.eagle_aux_hidden_state_layer_ids)
+    return bool(found.eagle_use_aux_hidden_state)
 
 
 class Adds(torch.nn.Module):
@@ -233,14 +236,20 @@ def observe(job: dict[str, Any], drafter: dict[str, str], out: dict[str, Any]) -
         out.update(seen)
     out["class"] = type(model).__name__
     out["stage"] = "share"
-    share(target, model, algorithm)
+    share(target, model, algorithm, config)
     owned = {p.data_ptr() for p in target.parameters()}
     out["shared"] = sorted(
         n for n, p in model.named_parameters(remove_duplicate=False) if p.data_ptr() in owned
     )
     if algorithm.is_eagle3():
         out["stage"] = "capture"
-        out["captured"] = captured(args, target_config, target, algorithm)
+        if wanted(args, target_config, target, algorithm):
+            try:
+                out["captured"] = states(target.model)
+            except Exception as error:
+                out["forward_error"] = f"{type(error).__name__}: {error}"
+        else:
+            out["captured"] = None
     out["stage"] = "done"
 
 
