@@ -16,7 +16,7 @@ from ckptmorph.errors import ELSEWHERE
 from ckptmorph.facts import Known, active, cite
 from ckptmorph.findings import Finding, Severity, error, in_json, note, verdict_of, warning
 from ckptmorph.matching import fold
-from ckptmorph.predict import MAX_BUILT, TensorPrediction, Treated, in_words
+from ckptmorph.predict import TensorPrediction, Treated, in_words
 from ckptmorph.predictions import EngineAt, Prediction, coverage
 from ckptmorph.schema.expr import holds, parse
 from ckptmorph.schema.models import Check, Entry
@@ -129,9 +129,9 @@ class _Judging:
         )
         self.treated = predicted.treat()
         who = f"{self.engine.engine} {self.release}"
-        for fact, count in predicted.beyond.items():
+        for fact, (count, looked_at) in predicted.beyond.items():
             text = (
-                f"{who} reads {fact} = {count} and builds as many; only the first {MAX_BUILT} were looked at"
+                f"{who} reads {fact} = {count} and builds as many; only the first {looked_at} were looked at"
             )
             self.findings.append(error("implausible-value", text, where=fact, next=self._convert()))
         new: list[Finding] = []

@@ -6,8 +6,10 @@ facts), the names it accepts, and its policies for names it does not know and pa
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from math import prod
+from typing import Any, Literal, cast
 
 from ckptmorph.canonical import Shaped
 from ckptmorph.facts import Known, cite
@@ -19,7 +21,8 @@ from ckptmorph.schema.models import Algorithm
 from ckptmorph.schema.template import template
 from ckptmorph.schema.versions import covers
 
-MAX_BUILT = 256  # members of one family that are looked at; no drafter has nearly as many
+# A config may claim any number of layers and experts. Of one index, and of all together, no drafter has nearly as many.
+MAX_INDEX, MAX_ALL = 512, 1 << 16
 
 Fate = Literal["loaded", "ignored", "dropped", "missing", "misshapen", "from_target", "raises"]
 
@@ -66,11 +69,16 @@ class TensorPrediction:
         self.counts: dict[str, int] = {
             spec.count: env[spec.count] for spec in hub.index.values() if spec.count in env
         }
+        self.looked_at = {name: min(n, MAX_INDEX) for name, n in self.counts.items()}
+        while prod(self.looked_at.values()) > MAX_ALL:
+            largest = max(self.looked_at, key=lambda name: self.looked_at[name])
+            self.looked_at[largest] //= 2
 
     @property
-    def beyond(self) -> dict[str, int]:
-        """Counts (by fact) of which only the first `MAX_BUILT` are looked at: a config may claim any number."""
-        return {self.hub.dims[name]: n for name, n in self.counts.items() if n > MAX_BUILT}
+    def beyond(self) -> dict[str, tuple[int, int]]:
+        """By fact, the counts of which only the first members are looked at, and how many those are."""
+        looked = self.looked_at.items()
+        return {self.hub.dims[name]: (self.counts[name], n) for name, n in looked if self.counts[name] > n}
 
     def treat(self) -> list[Treated]:
         """Fates of parameters first (in the hub's order), then of the tensors nobody took."""
@@ -94,14 +102,14 @@ class TensorPrediction:
         return {name: str(canon.spec.shown) for canon in hidden for name in self._accepted(canon)}
 
     def _all(self) -> list[Canon]:
-        return enumerate_tensors(self.hub, {name: min(n, MAX_BUILT) for name, n in self.counts.items()})
+        return enumerate_tensors(self.hub, self.looked_at)
 
     def _built(self) -> Iterator[Canon]:
         for canon in self._all():
             shown = canon.spec.shown
             if shown is not None and (shown not in self.facts or not self.facts[shown].value):
                 continue
-            if holds(canon.spec.when, self.env) is not True:
+            if canon.exists(self.env) is not True:
                 continue
             yield canon
 
@@ -178,9 +186,16 @@ class TensorPrediction:
                 return policy
         return None
 
+    def _meant(self, match: Match, name: str) -> bool:
+        if not _matches(match, name):
+            return False
+        bound = template(match.exact).match(name) if match.exact is not None else None
+        indices = bound[0] if bound is not None else {}
+        return holds(match.when, ChainMap(indices, cast(dict[str, Any], self.env))) is True
+
     def _stray(self, name: str) -> Treated:
         for match in self.engine.unused:
-            if covers(match.versions, self.release) and holds(match.when, self.env) and _matches(match, name):
+            if covers(match.versions, self.release) and self._meant(match, name):
                 return Treated(
                     name=name,
                     fate=match.does,

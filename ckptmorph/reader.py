@@ -80,7 +80,7 @@ class _Reading:
         numbers.update({name: known.value for name, known in self.request.given.items()})
         defaults = computed_sizes(self.hub, self.entries)
         equations = self.equations(first)
-        start = {s: (k, "tensor names") for s, k in first.counts.items() if k}
+        start = {s: (k, "tensor names") for s, k in first.counts.items()}
         weights = [eq for eq in equations if eq.tensor not in self._mask_names(first)]
         self.solved = solve(weights, self.hub.dims, numbers, defaults, start)
         if not self._mask_possible(first):
@@ -125,10 +125,7 @@ class _Reading:
         """
         env = self.solved.values
         masks = [canon for canon, _, _ in matched.found.values() if canon.spec.kind == "vocab_mask"]
-        return all(
-            canon.shape(env) is not None and bool(parse(canon.spec.when or "true").known(env))
-            for canon in masks
-        )
+        return all(canon.shape(env) is not None and bool(canon.exists(env)) for canon in masks)
 
     def _counts(self) -> dict[str, int]:
         return {spec.count: self.solved.values[spec.count] for spec in self.hub.index.values()
@@ -295,6 +292,7 @@ class _Reading:
     # --- tensors ---
 
     def tensors_in(self) -> None:
+        self._take_out_impossible()
         missing = [(canon, spelt) for canon, spelt in self.matched.absent if self._is_missing(canon)]
         names = [spelt.name for _, spelt in missing if spelt and spelt.name]
         found = unexpected_findings(self.matched, self.layout, self.hub, names)
@@ -324,12 +322,17 @@ class _Reading:
             f for f in self.drafter.findings if f.code != "shape-mismatch" or f.where not in judged
         ]
 
+    def _take_out_impossible(self) -> None:
+        """A weight that such a drafter cannot have (``when``) is not expected, whatever its name."""
+        for canon, _, name in list(self.matched.found.values()):
+            if canon.spec.kind == "weight" and canon.exists(self.drafter.env) is False:
+                del self.matched.found[canon.name]
+                self.matched.unexpected.append(name)
+
     def _is_missing(self, canon: Canon) -> bool:
-        if canon.spec.kind != "weight":
+        if canon.spec.kind != "weight" or not canon.exists(self.drafter.env):
             return False
-        if canon.spec.shown is not None:
-            return bool(self.drafter.facts[canon.spec.shown].value)
-        return canon.spec.when is None or bool(parse(canon.spec.when).known(self.drafter.env))
+        return canon.spec.shown is None or bool(self.drafter.facts[canon.spec.shown].value)
 
     def _node(self, canon: Canon, line: Name, name: str) -> Node | None:
         info = self.tensors[name]

@@ -131,13 +131,15 @@ def _check_engine(registry: Registry, engine: Engine) -> None:
                 _covered(tensor, hub, at.within(key, k))
     for key, conditions in (
         ("checks", [check.require for check in engine.checks]),
-        ("unused", [match.when for match in engine.unused]),
         ("unknown", [policy.when for policy in engine.unknown]),
         ("missing", [policy.when for policy in engine.missing]),
         ("provided", [provided.when for provided in engine.provided]),
     ):
         for k, text in enumerate(conditions):
             _check_expr(text or "true", hub, at.within(key, k))
+    for k, match in enumerate(engine.unused):
+        known = {*hub.dims, *hub.facts, *_GENERAL_NAMES, *template(match.exact or "").indices}
+        check_expr_names(match.when or "true", known, at.within("unused", k))
     if engine.capture is None and hub.states is not None:
         raise SchemaError(f"'capture' is missing: {hub.algorithm} has auxiliary states", where=at.at(()))
     if engine.capture is not None and hub.states is None:

@@ -42,7 +42,7 @@ class Match(Model):
     )
     logged: bool = Field(False, description="the engine says in its log that it drops the tensor")
     versions: VersionSpec | None = None
-    when: ExprText | None = Field(None, description="only when this holds")
+    when: ExprText | None = Field(None, description="only when this holds; may read the indices of 'exact'")
     because: Reason
     source: Sources
 

@@ -334,6 +334,7 @@ class Index(Model):
 
     count: str = Field(description="symbol of the dimension that bounds it")
     from_names: bool = Field(False, description="the tensors in the file decide how many there are")
+    least: int = Field(1, description="how many there are when the tensors show none")
 
 
 class Algorithm(Model):
