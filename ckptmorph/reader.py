@@ -32,6 +32,7 @@ from ckptmorph.reader_checks import assume_defaults, check_drafter, flag_finding
 from ckptmorph.schema.expr import Expr, ExprError, Unknown, parse
 from ckptmorph.schema.models import Algorithm, Entry, Layout, Name
 from ckptmorph.schema.registry import Registry
+from ckptmorph.schema.template import template
 from ckptmorph.vocabulary import read_vocabulary
 
 # Eight-bit floats mean nothing without their scales, which no layout here carries yet.
@@ -105,13 +106,10 @@ class _Reading:
     def _needed(self) -> set[str]:
         """The dimensions of tensors that are here or must be: all but those of optional parts that are absent."""
         here = {canon.spec.shown for canon, _, _ in self.matched.found.values()}
-        shapes = [
-            parse(str(size))
-            for spec in self.hub.tensors.values()
-            for size in spec.shape
-            if spec.shown is None or spec.shown in here
-        ]
-        return {name for expr in shapes for name in expr.names} | {s.count for s in self.hub.index.values()}
+        families = {f: spec for f, spec in self.hub.tensors.items() if spec.shown is None or spec.shown in here}
+        shapes = [parse(str(size)) for spec in families.values() for size in spec.shape]
+        counts = {self.hub.index[index].count for family in families for index in template(family).indices}
+        return {name for expr in shapes for name in expr.names} | counts
 
     @staticmethod
     def _mask_names(matched: Matched) -> set[str]:
