@@ -2,7 +2,7 @@
 
 The DeepSeek class is in every release, the Mistral one since 0.12.0. The Mistral one cannot be loaded or run in 0.18.0,
 in 0.21.0 to 0.23.0 and since 0.29.0: its body lacks an attribute that its parent reads. A name that fits nothing is an
-error. Until 0.17.0 both number the drafter's layers from the target's depth on; since 0.18.0 the Mistral class adds that
+error. Until 0.17.0 both number the drafter's layers from the target's depth on; since 0.18.0 the Mistral one adds that
 depth to first_k_dense_replace.
 """
 
