@@ -207,11 +207,11 @@ def config(spec: MoE) -> dict[str, Any]:
             "n_group": 1,
             "topk_group": 1,
             "norm_topk_prob": True,
-            "scoring_func": "softmax",
+            "scoring_func": "sigmoid" if "bias" in spec.extras else "softmax",
             "routed_scaling_factor": 1.5,
             "topk_method": "noaux_tc" if "bias" in spec.extras else None,
         }
-        if spec.form == "sglang":
+        if spec.form == "sglang" and "bias" not in spec.extras:
             said["routing_method_type"] = 1
     return said
 

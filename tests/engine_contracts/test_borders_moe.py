@@ -18,7 +18,7 @@ from tests.engine_contracts.moe import facts, look, meaning
 from tests.engine_contracts.test_borders import Ask, Row, ranges
 from tests.moe_builders import MoE, config, shapes
 
-NULL, BROKEN = "engine-config-null", "class-broken"
+NULL, BROKEN, LACKS = "engine-config-null", "class-broken", "engine-field-missing"
 NEW = {
     "rope_parameters": {"rope_theta": 7e4, "rope_type": "yarn", "factor": 4.0},
     "rope_scaling": ABSENT,
@@ -102,7 +102,9 @@ SGLANG: list[Row] = [
     ("sglang", "0.5.10", "flat rope_theta", fact("rope_theta", **NEW), 1e4, 7e4),
     ("sglang", "0.5.10", "flat rope_scaling", fact("rope_scaling", **NEW), None, YARN),
     *[("sglang", "0.5.11", f"{NULL} {field}", says(NULL, **{field: None}), False, True) for field in STRICT],
+    ("sglang", "0.5.12", "engine-field-missing scoring_func", says(LACKS, scoring_func=ABSENT), False, True),
     ("sglang", "0.5.14", f"{BROKEN} architectures", wrong("architectures"), [], ["use_dsa"]),
+    ("sglang", "0.5.16", "flat scoring", fact("scoring", scoring_func="sigmoid"), "softmax", "sigmoid"),
     ("sglang", "0.5.17", f"{BROKEN} architectures", wrong("architectures"), ["use_dsa"], []),
 ]
 DEEP = "deepseek"

@@ -203,13 +203,13 @@ def test_a_bare_config(release: str) -> None:
         hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, vocab_size=96,
         q_lora_rank=1536, kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128, num_experts=256,
         experts_per_token=8, moe_intermediate_size=2048, num_shared_experts=1, expert_groups=8, groups_per_token=4,
-        renormalize=True, routed_scaling=2.5, first_dense_replace=3, dense_layers=2, router_bias=False, scoring=NO,
+        renormalize=True, routed_scaling=2.5, first_dense_replace=3, dense_layers=2, router_bias=False,
         moe_layer_freq=1, experts=True, dense_mlp=True, shared_experts=True, low_rank_q=True, full_rank_q=False,
         embed_norm=False, state_norm=False, rope_interleave=True, nope_attention=False, query_scaling=None,
         rope_theta=10000.0, rope_scaling=None, rope_type="default", logit_scale=1.0, dtype="float32",
         tied_embeddings=False, own_embed_tokens=True, own_lm_head=True, hidden_act="silu", rms_norm_eps=1e-6,
         max_position_embeddings=4096,
-    )  # fmt: skip
+    ) | {"scoring": [("0", "softmax"), ("0.5.16", NO)]}  # fmt: skip
     found = look("sglang", release, {}, edited(BARE, {"n_routed_experts": ABSENT}))
     same(facts(found), table, release)
 
@@ -348,18 +348,41 @@ def test_fields_that_must_be_there(release: str, field: str) -> None:
     assert field in [f.where for f in found.findings if f.code == "engine-field-missing"]
 
 
-@pytest.mark.parametrize("release", EDGES)
+@pytest.mark.parametrize("release", ALL)
 @pytest.mark.parametrize(("spec", "needed"), [(ONE, True), (DENSE, False)])
 @pytest.mark.parametrize("field", ["scoring_func", "topk_method"])
 def test_fields_that_experts_need(release: str, spec: MoE, needed: bool, field: str) -> None:
     said = {name: value for name, value in config(spec).items() if name != field}
     found = look("sglang", release, shapes(spec), said)
-    assert (field in [f.where for f in found.findings if f.code == "engine-field-missing"]) is needed
+    read = field == "topk_method" or step([("0", False), ("0.5.12", True)], release)
+    assert (field in [f.where for f in found.findings if f.code == "engine-field-missing"]) is (
+        needed and read
+    )
     assert field not in [
         f.where
         for f in look("sglang", release, shapes(spec), config(spec)).findings
         if f.code == "engine-field-missing"
     ]
+
+
+# Until 0.5.15.post1 the bias alone decides; then scoring_func counts where there is no bias.
+@pytest.mark.parametrize("release", ALL)
+@pytest.mark.parametrize(
+    ("method", "said", "early", "late"),
+    [
+        (None, "softmax", "softmax", "softmax"),
+        (None, "sigmoid", "softmax", "sigmoid"),
+        ("noaux_tc", "sigmoid", "sigmoid", "sigmoid"),
+        ("noaux_tc", "softmax", "sigmoid", "sigmoid"),
+    ],
+)
+def test_what_makes_weights(release: str, method: str | None, said: str, early: str, late: str) -> None:
+    spec = ONE.having("bias") if method else ONE
+    edits = {"topk_method": method, "scoring_func": said}
+    found = look("sglang", release, shapes(spec), edited(config(spec), edits), drafter=meaning(spec, edits))
+    used = step([("0", early), ("0.5.16", late)], release)
+    assert facts(found)["scoring"] == used
+    assert ("scoring-ignored" in codes(found)) is (used != said)
 
 
 def test_a_method_of_choosing_that_builds_no_bias() -> None:
