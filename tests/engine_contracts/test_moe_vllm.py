@@ -148,6 +148,22 @@ def test_names_of_the_module(release: str, name: str) -> None:
     assert found[other] == step([("0", "raises"), ("0.26.0", taken)], release)
 
 
+@pytest.mark.parametrize("release", ["0.12.0", "0.25.0", "0.26.0", "0.33.0"])
+@pytest.mark.parametrize(
+    ("spec", "name"),
+    [
+        (MoE("mistral", q_rank=None), "layers.0.self_attn.q_proj.weight"),
+        (MoE("mistral").having("bias"), "layers.1.mlp.gate.e_score_correction_bias"),
+        (MoE("mistral"), "layers.0.self_attn.o_proj.weight"),
+        (MoE("mistral"), "fc.weight"),
+    ],
+    ids=["q_proj", "bias", "o_proj", "fc"],
+)
+def test_names_of_the_module_need_model_in_front(release: str, spec: MoE, name: str) -> None:
+    names = without(shapes(spec), spelt(spec, name)) | {name: shapes(spec)[spelt(spec, name)]}
+    assert fates(look("vllm", release, names, said_at(release, spec)))[name] == "raises"
+
+
 @pytest.mark.parametrize("release", ["0.11.0", "0.33.0"])
 def test_the_deepseek_class_puts_model_in_front_itself(release: str) -> None:
     for name in (
