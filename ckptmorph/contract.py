@@ -16,7 +16,7 @@ from ckptmorph.errors import ELSEWHERE
 from ckptmorph.facts import Known, active, cite
 from ckptmorph.findings import Finding, Severity, error, in_json, note, verdict_of, warning
 from ckptmorph.matching import fold
-from ckptmorph.predict import MAX_BUILT, TensorPrediction, Treated, in_words
+from ckptmorph.predict import MAX_INDEX, TensorPrediction, Treated, in_words
 from ckptmorph.predictions import EngineAt, Prediction, coverage
 from ckptmorph.schema.expr import holds, parse
 from ckptmorph.schema.models import Check, Entry
@@ -41,7 +41,7 @@ class _Judging:
         request: Request,
         meant: set[str] | None = None,
         beside: Sequence[Beside] = (),
-        members: int = MAX_BUILT,
+        members: int = MAX_INDEX,
     ) -> None:
         self.members = members
         self.meant = meant if meant is not None else set(drafter.names.values()) if drafter else set(tensors)
@@ -138,8 +138,10 @@ class _Judging:
         )  # fmt: skip
         self.treated = predicted.treat()
         who = f"{self.engine.engine} {self.release}"
-        for fact, count in predicted.beyond.items():
-            text = f"{who} reads {fact} = {count} and builds as many; only the first {predicted.limit} were looked at"
+        for fact, (count, looked_at) in predicted.beyond.items():
+            text = (
+                f"{who} reads {fact} = {count} and builds as many; only the first {looked_at} were looked at"
+            )
             self.findings.append(error("implausible-value", text, where=fact, next=self._convert()))
         new: list[Finding] = []
         shown = predicted.shown_by() if misread else {}
@@ -341,7 +343,7 @@ def predict(
     request: Request,
     meant: set[str] | None = None,
     beside: Sequence[Beside] = (),
-    members: int = MAX_BUILT,
+    members: int = MAX_INDEX,
 ) -> Prediction:
     """Predict what an engine release does with these tensors (name to dtype and shape) and this config.
 

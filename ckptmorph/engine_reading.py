@@ -26,7 +26,7 @@ class Env(dict[str, Any]):
     ``has.PATH``: the config has a value there that is not null. ``null.PATH``: it has an explicit null there.
     ``text.PATH``: it has a text there. ``value.PATH``: what it has there; unknown when there is nothing, or null.
     ``count.PATH``: how many entries the list or object there has, 0 for anything else.
-    ``in_file.NAME``: the file has a tensor of that name.
+    ``in_file.NAME``: the file has a tensor of that name. ``known.NAME``: the name has a value here.
     """
 
     def __init__(
@@ -44,12 +44,14 @@ class Env(dict[str, Any]):
         kind, _, path = key.partition(".") if isinstance(key, str) else ("", "", "")
         if kind == "value":
             return bool(self["has." + path])
-        return kind in ("has", "null", "text", "count", "in_file") or super().__contains__(key)
+        return kind in ("has", "null", "text", "count", "in_file", "known") or super().__contains__(key)
 
     def __missing__(self, key: str) -> Any:
         kind, _, path = key.partition(".")
         if kind == "in_file":
             return path in self.names
+        if kind == "known":
+            return path in self
         value = get_path(self.config, path)
         if kind == "has":
             return value is not ABSENT and value is not None
@@ -146,15 +148,16 @@ def read_as_engine(
     entries = active(registry.entries(form.config), release)
     out = Reading(form)
     own = drafter or {}
-    dims: Mapping[str, Any] = Env(ctx.dims, config, own)
+    target = {} if ctx.n is None else {"n": ctx.n}
+    dims: Mapping[str, Any] = Env({**ctx.dims, **target}, config, own)
     for _ in range(2):  # the second time the dimensions are known, for codecs that need them
         context = Context(dims, ctx.n, ctx.target_class, ctx.captures, ctx.releases)
         said = read_config(hub, entries, config, context)
         out.facts = dict(said.values)
         for _ in range(3):  # defaults may build on each other
-            apply_defaults(hub, entries, Env(environment(hub, out.facts), config, own), said)
+            apply_defaults(hub, entries, Env({**environment(hub, out.facts), **target}, config, own), said)
             out.facts = {**said.defaults, **said.values}
-        dims = Env(environment(hub, out.facts), config, own)
+        dims = Env({**environment(hub, out.facts), **target}, config, own)
     out.findings += said.findings
     out.findings += [
         _unread(engine, release, entry) for entry in _required_absent(entries, config, out.facts)

@@ -8,9 +8,10 @@ from typing import Any, Literal
 
 from ckptmorph.errors import SchemaError, UsageError, did_you_mean
 from ckptmorph.findings import Finding, Value, error, in_json, note, warning
+from ckptmorph.schema.base import Cite
 from ckptmorph.schema.codecs import CODECS, CodecFault, Context
 from ckptmorph.schema.expr import ExprError, Unknown, parse
-from ckptmorph.schema.models import Algorithm, Cite, Entry
+from ckptmorph.schema.models import Algorithm, Entry
 from ckptmorph.schema.paths import ABSENT, get_path
 from ckptmorph.schema.values import ARTICLE, typed
 from ckptmorph.schema.versions import covers

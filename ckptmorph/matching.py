@@ -83,6 +83,13 @@ class Matched:
     dropped: dict[str, str] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
 
+    def take_out_impossible(self, env: Mapping[str, Any]) -> None:
+        """A weight that such a drafter cannot have (``when``) is not expected, whatever its name."""
+        for canon, _, name in list(self.found.values()):
+            if canon.spec.kind == "weight" and canon.exists(env) is False:
+                del self.found[canon.name]
+                self.unexpected.append(name)
+
 
 def match(hub: Algorithm, layout: Layout, names: Iterable[str], extra_counts: Mapping[str, int]) -> Matched:
     """Match short names against everything the layout can hold.

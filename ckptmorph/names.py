@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
-from ckptmorph.schema.expr import Expr, Unknown, parse
+from ckptmorph.schema.expr import Expr, Unknown, holds, parse
 from ckptmorph.schema.models import Algorithm, Name, Tensor
 from ckptmorph.schema.template import Template, template
 from ckptmorph.schema.versions import covers
@@ -29,6 +29,10 @@ class Canon:
     def shape_exprs(self) -> list[Expr]:
         """The dimensions as expressions over symbols and this tensor's indices."""
         return [parse(str(part)) for part in self.spec.shape]
+
+    def exists(self, env: Mapping[str, Any]) -> bool | None:
+        """What ``when`` says under ``env`` and this tensor's indices, or None when a symbol is unknown."""
+        return True if self.spec.when is None else holds(self.spec.when, {**env, **self.index})
 
     def shape(self, env: Mapping[str, Any]) -> tuple[int, ...] | None:
         """The shape under ``env``, or None when a symbol is unknown."""
@@ -205,7 +209,7 @@ def count_index(hub: Algorithm, lines: list[Name], present: Iterable[str]) -> di
                 top = k + 1
             elif k >= top + MAX_GAP:
                 break
-        counts[spec.count] = max(top, 1)  # with no layer at all, layer 0 is what is missing
+        counts[spec.count] = max(top, spec.least)  # with no layer at all, layer 0 is what is missing
     return counts
 
 

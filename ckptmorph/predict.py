@@ -6,9 +6,11 @@ facts), the names it accepts, and its policies for names it does not know and pa
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Any, Literal
+from math import prod
+from typing import Any, Literal, cast
 
 from ckptmorph.canonical import Shaped
 from ckptmorph.facts import Known, cite
@@ -20,7 +22,8 @@ from ckptmorph.schema.models import Algorithm, Name, Tensor
 from ckptmorph.schema.template import template
 from ckptmorph.schema.versions import covers
 
-MAX_BUILT = 256  # members of one family that are looked at; no drafter has nearly as many
+# A config may claim any number of layers and experts. Of one index, and of all together, no drafter has nearly as many.
+MAX_INDEX, MAX_ALL = 512, 1 << 16
 
 Fate = Literal["loaded", "ignored", "dropped", "missing", "misshapen", "from_target", "raises"]
 
@@ -60,10 +63,10 @@ class TensorPrediction:
         facts: Mapping[str, Known],
         tensors: Mapping[str, Shaped],
         form: Form,
-        members: int = MAX_BUILT,
+        members: int = MAX_INDEX,
     ) -> None:
         """``members``: how many of a family are looked at, when the file does not hold more."""
-        self.limit = min(max(largest_number(tensors) + 1, members), MAX_BUILT)
+        limit = min(max(largest_number(tensors) + 1, members), MAX_INDEX)
         self.engine, self.release, self.hub, self.env = engine, release, hub, env
         self.names = [line for line in (*form.names, *engine.names) if covers(line.versions, release)]
         self.lines: dict[str, list[Name]] = {}
@@ -74,11 +77,16 @@ class TensorPrediction:
         self.counts: dict[str, int] = {
             spec.count: env[spec.count] for spec in hub.index.values() if spec.count in env
         }
+        self.looked_at = {name: min(n, limit) for name, n in self.counts.items()}
+        while prod(self.looked_at.values()) > MAX_ALL:
+            largest = max(self.looked_at, key=lambda name: self.looked_at[name])
+            self.looked_at[largest] //= 2
 
     @property
-    def beyond(self) -> dict[str, int]:
-        """Counts (by fact) of which only the first `limit` are looked at: a config may claim any number."""
-        return {self.hub.dims[name]: n for name, n in self.counts.items() if n > self.limit}
+    def beyond(self) -> dict[str, tuple[int, int]]:
+        """By fact, the counts of which only the first members are looked at, and how many those are."""
+        looked = self.looked_at.items()
+        return {self.hub.dims[name]: (self.counts[name], n) for name, n in looked if self.counts[name] > n}
 
     def treat(self) -> list[Treated]:
         """Fates of parameters first (in the hub's order), then of the tensors nobody took."""
@@ -103,17 +111,18 @@ class TensorPrediction:
 
     @cached_property
     def _all(self) -> list[Canon]:
-        return enumerate_tensors(self.hub, {name: min(n, self.limit) for name, n in self.counts.items()})
+        return enumerate_tensors(self.hub, self.looked_at)
 
     @cached_property
     def _built(self) -> list[Canon]:
-        return [canon for canon in self._all if self._builds(canon.family, canon.spec)]
+        return [c for c in self._all if self._shown(c.family, c.spec) and c.exists(self.env) is True]
 
-    def _builds(self, family: str, spec: Tensor) -> bool:
-        """Whether the engine builds a family; neither condition is about single members."""
+    def _shown(self, family: str, spec: Tensor) -> bool:
+        """Whether the facts show a family; that condition is not about single members."""
         if family not in self.families:
-            shown = spec.shown is None or (spec.shown in self.facts and bool(self.facts[spec.shown].value))
-            self.families[family] = shown and holds(spec.when, self.env) is True
+            self.families[family] = spec.shown is None or (
+                spec.shown in self.facts and bool(self.facts[spec.shown].value)
+            )
         return self.families[family]
 
     def _spellings(self, canon: Canon) -> list[Spelling]:
@@ -209,9 +218,16 @@ class TensorPrediction:
                 return policy
         return None
 
+    def _meant(self, match: Match, name: str) -> bool:
+        if not _matches(match, name):
+            return False
+        bound = template(match.exact).match(name) if match.exact is not None else None
+        indices = bound[0] if bound is not None else {}
+        return holds(match.when, ChainMap(indices, cast(dict[str, Any], self.env))) is True
+
     def _stray(self, name: str) -> Treated:
         for match in self.engine.unused:
-            if covers(match.versions, self.release) and holds(match.when, self.env) and _matches(match, name):
+            if covers(match.versions, self.release) and self._meant(match, name):
                 return Treated(
                     name=name,
                     fate=match.does,

@@ -33,6 +33,7 @@ from ckptmorph.reader_checks import assume_defaults, check_drafter, flag_finding
 from ckptmorph.schema.expr import Expr, ExprError, Unknown, parse
 from ckptmorph.schema.models import Algorithm, Entry, Layout, Name
 from ckptmorph.schema.registry import Registry
+from ckptmorph.schema.template import template
 from ckptmorph.vocabulary import read_vocabulary
 
 # Eight-bit floats mean nothing without their scales, which no layout here carries yet.
@@ -81,7 +82,7 @@ class _Reading:
         numbers.update({name: known.value for name, known in self.request.given.items()})
         defaults = computed_sizes(self.hub, self.entries)
         equations = self.equations(first)
-        start = {s: (k, "tensor names") for s, k in first.counts.items() if k}
+        start = {s: (k, "tensor names") for s, k in first.counts.items()}
         weights = [eq for eq in equations if eq.tensor not in self._mask_names(first)]
         self.solved = solve(weights, self.hub.dims, numbers, defaults, start)
         if not self._mask_possible(first):
@@ -106,13 +107,12 @@ class _Reading:
     def _needed(self) -> set[str]:
         """The dimensions of tensors that are here or must be: all but those of optional parts that are absent."""
         here = {canon.spec.shown for canon, _, _ in self.matched.found.values()}
-        shapes = [
-            parse(str(size))
-            for spec in self.hub.tensors.values()
-            for size in spec.shape
-            if spec.shown is None or spec.shown in here
-        ]
-        return {name for expr in shapes for name in expr.names} | {s.count for s in self.hub.index.values()}
+        families = {
+            f: spec for f, spec in self.hub.tensors.items() if spec.shown is None or spec.shown in here
+        }
+        shapes = [parse(str(size)) for spec in families.values() for size in spec.shape]
+        counts = {self.hub.index[index].count for family in families for index in template(family).indices}
+        return {name for expr in shapes for name in expr.names} | counts
 
     @staticmethod
     def _mask_names(matched: Matched) -> set[str]:
@@ -126,10 +126,7 @@ class _Reading:
         """
         env = self.solved.values
         masks = [canon for canon, _, _ in matched.found.values() if canon.spec.kind == "vocab_mask"]
-        return all(
-            canon.shape(env) is not None and bool(parse(canon.spec.when or "true").known(env))
-            for canon in masks
-        )
+        return all(canon.shape(env) is not None and bool(canon.exists(env)) for canon in masks)
 
     def _counts(self) -> dict[str, int]:
         return {spec.count: self.solved.values[spec.count] for spec in self.hub.index.values()
@@ -298,6 +295,7 @@ class _Reading:
     # --- tensors ---
 
     def tensors_in(self) -> None:
+        self.matched.take_out_impossible(self.drafter.env)
         missing = [(canon, spelt) for canon, spelt in self.matched.absent if self._is_missing(canon)]
         missing = [(canon, spelt) for canon, spelt in missing if spelt is None or not self._wrapped(spelt)]
         # What some of the names carry has been said, once; it is what is wrong with each of them.
@@ -335,11 +333,9 @@ class _Reading:
         return any(wrapper + name in self.tensors for wrapper in self.mixed for name in spelt.accepted)
 
     def _is_missing(self, canon: Canon) -> bool:
-        if canon.spec.kind != "weight":
+        if canon.spec.kind != "weight" or not canon.exists(self.drafter.env):
             return False
-        if canon.spec.shown is not None:
-            return bool(self.drafter.facts[canon.spec.shown].value)
-        return canon.spec.when is None or bool(parse(canon.spec.when).known(self.drafter.env))
+        return canon.spec.shown is None or bool(self.drafter.facts[canon.spec.shown].value)
 
     def _node(self, canon: Canon, line: Name, name: str) -> Node | None:
         info = self.tensors[name]

@@ -99,7 +99,7 @@ class _Writing:
 
     def _wanted(self, canon: Canon, spelt: Spelling | None) -> Node | None:
         """The node to write, derived if the layout needs it and the drafter only implies it."""
-        if canon.spec.when is not None and not parse(canon.spec.when).known(self.env):
+        if not canon.exists(self.env):
             shape = canon.shape(self.env) if spelt is not None and spelt.line.identity else None
             return None if shape is None else Fill(value="zeros", dtype=canon.spec.dtype, shape=shape)
         node = self.drafter.tensors.get(canon.name)

@@ -10,8 +10,9 @@ from pydantic import ValidationError
 
 from ckptmorph.cli.commands import root
 from ckptmorph.cli.groups import EXIT_CODES
+from ckptmorph.schema.base import Model
 from ckptmorph.schema.engines import Capture, Policy
-from ckptmorph.schema.models import Check, Entry, Fact, Ignored, Index, Model, Name, Tensor, Use
+from ckptmorph.schema.models import Check, Entry, Fact, Ignored, Index, Name, Tensor, Use
 from ckptmorph.schema.positions import load_yaml
 from tools import tour
 

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from ckptmorph.errors import SchemaError, did_you_mean
+from ckptmorph.schema.base import Model
 from ckptmorph.schema.check_names import check_expr_names, check_hub, check_name, unknown
 from ckptmorph.schema.codecs import CODECS, CodecFault
 from ckptmorph.schema.engines import CaptureRule, Engine
 from ckptmorph.schema.expr import ExprError
 from ckptmorph.schema.kinds import KINDS
-from ckptmorph.schema.models import SCHEMA_VERSION, Algorithm, Entry, Line, Model, Name, Use
+from ckptmorph.schema.models import SCHEMA_VERSION, Algorithm, Entry, Line, Name, Use
 from ckptmorph.schema.positions import Positions, read_yaml
 from ckptmorph.schema.template import template
 from ckptmorph.schema.values import typed
@@ -132,13 +133,15 @@ def _check_engine(registry: Registry, engine: Engine) -> None:
                 _covered(tensor, hub, at.within(key, k))
     for key, conditions in (
         ("checks", [check.require for check in engine.checks]),
-        ("unused", [match.when for match in engine.unused]),
         ("unknown", [policy.when for policy in engine.unknown]),
         ("missing", [policy.when for policy in engine.missing]),
         ("provided", [provided.when for provided in engine.provided]),
     ):
         for k, text in enumerate(conditions):
             _check_expr(text or "true", hub, at.within(key, k))
+    for k, match in enumerate(engine.unused):
+        known = {*hub.dims, *hub.facts, *_GENERAL_NAMES, *template(match.exact or "").indices}
+        check_expr_names(match.when or "true", known, at.within("unused", k))
     if engine.forms and engine.capture is None and hub.states is not None:
         raise SchemaError(f"'capture' is missing: {hub.algorithm} has auxiliary states", where=at.at(()))
     if engine.capture is not None and hub.states is None:

@@ -12,7 +12,10 @@ from ckptmorph.schema.positions import Positions
 from ckptmorph.schema.template import template
 
 # Answered by the config, the target or the drafter, not by the facts that an engine reads.
-_OPEN = ("has.", "null.", "text.", "value.", "count.", "in_file.", "target.", "compared.", "drafter.map_form")
+_OPEN = (
+    *("has.", "null.", "text.", "value.", "count.", "in_file.", "known."),
+    *("target.", "compared.", "drafter.map_form"),
+)
 PERMUTATIONS = ("rope_interleave", "rope_split")
 
 

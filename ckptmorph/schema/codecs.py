@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ckptmorph.findings import in_json
+from ckptmorph.schema.base import Cite
 from ckptmorph.schema.capture import CannotCapture, NeedsTarget, ids_for, known_classes, rule_for, states_of
 from ckptmorph.schema.engines import Capture, CaptureRule, Case
-from ckptmorph.schema.models import Cite
 from ckptmorph.schema.paths import ABSENT, get_path
 from ckptmorph.schema.rope import scaling_fault
 

@@ -6,18 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from ckptmorph.schema.models import (
-    Check,
-    Clue,
-    ExprText,
-    Line,
-    Model,
-    Name,
-    NameText,
-    Reason,
-    Sources,
-    VersionSpec,
-)
+from ckptmorph.schema.base import ExprText, Model, NameText, Reason, Sources, VersionSpec
+from ckptmorph.schema.models import Check, Clue, Line, Name
 from ckptmorph.schema.versions import covers, parse_version
 
 
@@ -42,7 +32,7 @@ class Match(Model):
     )
     logged: bool = Field(False, description="the engine says in its log that it drops the tensor")
     versions: VersionSpec | None = None
-    when: ExprText | None = Field(None, description="only when this holds")
+    when: ExprText | None = Field(None, description="only when this holds; may read the indices of 'exact'")
     because: Reason
     source: Sources
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from ckptmorph.schema.base import Model
 from ckptmorph.schema.engines import CaptureRules, Engine
-from ckptmorph.schema.models import Algorithm, Fragment, Layout, Model, TargetReading, Wrappers
+from ckptmorph.schema.models import Algorithm, Fragment, Layout, TargetReading, Wrappers
 from ckptmorph.schema.quantised import Quantisation
 
 # Which key tells the kind of a file; the order matters, since layouts and engines also name their algorithm.

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from ckptmorph.schema.models import Model, Sources
+from ckptmorph.schema.base import Model, Sources
 
 
 class Stored(Model):

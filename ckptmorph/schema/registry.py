@@ -10,20 +10,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ckptmorph.errors import SchemaError, UsageError, did_you_mean
+from ckptmorph.schema.base import Model
 from ckptmorph.schema.cache import Cache, key_of
 from ckptmorph.schema.check import cross_check, parse_data
 from ckptmorph.schema.engines import CaptureRules, Engine
-from ckptmorph.schema.models import (
-    Algorithm,
-    Entry,
-    Fragment,
-    Layout,
-    Line,
-    Model,
-    TargetReading,
-    Use,
-    Wrappers,
-)
+from ckptmorph.schema.models import Algorithm, Entry, Fragment, Layout, Line, TargetReading, Use, Wrappers
 from ckptmorph.schema.positions import Positions, later, load_yaml, text_of
 from ckptmorph.schema.quantised import Quantisation
 

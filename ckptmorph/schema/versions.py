@@ -32,6 +32,7 @@ def parse_version(text: str) -> Version | None:
         return None
 
 
+@lru_cache(maxsize=1 << 16)
 def covers(spec: str | None, release: str | None) -> bool:
     """Whether a rule with this range applies to this release. No range, or no release, means yes."""
     if spec is None or release is None:

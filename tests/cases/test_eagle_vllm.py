@@ -423,3 +423,14 @@ def test_no_other_class_takes_a_cohere_head(tmp_path: Path) -> None:
                 source, tmp_path / "out", to=to, facts={"target_name": "a/b", "speculative_tokens": 3}
             )
         assert "decoder_type" in said(caught.value) or "cohere" in said(caught.value), said(caught.value)
+
+
+@pytest.mark.parametrize("name", ["enorm.weight", "hnorm.weight", "lm_head_layernorm.weight"])
+def test_a_norm_that_mistrals_class_lacks_is_not_left_out_silently(tmp_path: Path, name: str) -> None:
+    """Without it the drafter would compute something else, and everything would still load."""
+    norms = ("layers.0.input_layernorm.weight", "norm.weight", name)
+    added = {n: floats(n, (eagle1.H,)) for n in norms}
+    source = eagle1.build(tmp_path / "in", "sglang", replace=added)
+    refuse(source, "vllm@0.33.0", RefusedError, "loss-not-accepted", "extra-norms")
+    out, _ = convert(source, "vllm@0.33.0", accept=("extra-norms",))
+    assert len(read_folder(out)) == len(read_folder(source)) - 1

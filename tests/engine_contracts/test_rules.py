@@ -113,3 +113,56 @@ def test_a_rule_may_ask_for_the_text_in_a_field(config: dict[str, Any], expected
     for finding in prediction.findings:
         if finding.code in expected:  # the value is shown, and what the message says already is not
             assert ("(x = " in finding.message) is (finding.code == "no-a")
+
+
+def test_a_rule_may_ask_for_the_index_in_the_name() -> None:
+    """And for what the config says beside it: an index is one more name, and takes none of the others away."""
+    rule = {"exact": "layers.{i}.mlp.*", "when": "i >= L and not has.keep", "does": "raises", **SAID}
+    extra = ("layers.0.mlp.x", "layers.1.mlp.x", "layers.1.other.x")
+    assert [seen(engine(unused=[rule]), extra=extra)[n] for n in extra] == ["dropped", "raises", "dropped"]
+    assert seen(engine(unused=[rule]), extra=extra, keep=1)["layers.1.mlp.x"] == "dropped"
+
+
+@pytest.mark.parametrize(("n", "fires"), [(7, False), (None, True)])
+def test_a_check_may_say_that_something_is_not_known(n: int | None, fires: bool) -> None:
+    checks = [
+        {"code": "no-depth", "require": "known.n", "message": "x", **SAID},
+        {"code": "no-width", "require": "known.H", "message": "x", **SAID},
+        {"code": "no-theta", "require": "known.rope_theta", "message": "x", **SAID},
+    ]
+    found = look(
+        *(engine(checks=checks), "1.0", eagle_shapes("llama", ONE), eagle_config("llama", ONE)),
+        fields={"num_hidden_layers": n},
+    )
+    told = {code for code in codes(found) if code.startswith("no-")}
+    assert told == {"no-theta", *({"no-depth"} if fires else ())}
+
+
+@pytest.mark.parametrize(("n", "value"), [(7, 13), (None, 2)])
+def test_a_config_line_may_use_the_depth_of_the_target(n: int | None, value: int) -> None:
+    made = engine()
+    lines = [
+        {"fact": "max_position_embeddings", "fixed": "=n + 6", **SAID},
+        {"fact": "max_position_embeddings", "default": 2, **SAID},
+    ]
+    data = made.model_dump(exclude_unset=True)
+    data["forms"][1]["config"] += lines
+    changed = Engine.model_validate(data)
+    found = look(
+        *(changed, "1.0", eagle_shapes("llama", ONE), eagle_config("llama", ONE)),
+        fields={"num_hidden_layers": n},
+    )
+    assert found.facts["max_position_embeddings"].value == value
+
+
+@pytest.mark.parametrize(("layers", "looked"), [(512, None), (513, 512), (10**9, 512)])
+def test_a_config_that_claims_too_many_layers(layers: int, looked: int | None) -> None:
+    data = engine().model_dump(exclude_unset=True)
+    for line in data["forms"][1]["config"]:
+        if line["fact"] == "num_hidden_layers":
+            line["fixed"] = layers
+    found = look(
+        Engine.model_validate(data), "1.0", eagle_shapes("llama", ONE), eagle_config("llama", ONE)
+    ).findings
+    said = [f.message for f in found if f.code == "implausible-value"]
+    assert [f"only the first {looked} were looked at" in text for text in said] == ([True] if looked else [])

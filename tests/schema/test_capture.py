@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckptmorph.errors import SchemaError
+from ckptmorph.schema.base import Cite
 from ckptmorph.schema.capture import CannotCapture, NeedsTarget, captured, ids_for, rule_for
 from ckptmorph.schema.engines import Capture, CaptureRule, Case
-from ckptmorph.schema.models import Cite
 from ckptmorph.schema.registry import load_registry
 
 HERE = Cite(repo="example-org/x", path="y.py", release="1")

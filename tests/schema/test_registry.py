@@ -17,18 +17,21 @@ STRANGER = Path(__file__).parent / "stranger"
 
 def test_what_is_built_in() -> None:
     registry = load_registry()
-    assert set(registry.algorithms) == {"eagle", "eagle3", "eagle3_mla"}
+    assert set(registry.algorithms) == {"eagle", "eagle3", "eagle3_mla", "eagle_mla"}
     assert registry.layout_names() == [
         "lmdeploy",
         "safeailab",
         "sglang",
         "sglang-mistral",
+        "sglang-mistral-large",
         "speculators",
         "vllm",
         "vllm-cohere",
+        "vllm-deepseek",
         "vllm-llama4",
         "vllm-minicpm",
         "vllm-mistral",
+        "vllm-mistral-large",
         "vllm-nested",
     ]
     assert registry.engine_names() == [

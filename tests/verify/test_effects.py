@@ -31,7 +31,9 @@ def drafter(folder: Path, layout: str = "sglang", **more: Any) -> Path:
     content = {n: t for n, t in builders.tensors(spec).items() if n not in more.get("omit", ())}
     content |= more.get("put", {})
     content = {more.get("rename", lambda n: n)(n): t for n, t in content.items()}
-    return builders.write_folder(folder, content, builders.edited(builders.config(spec), more.get("edits", {})))
+    return builders.write_folder(
+        folder, content, builders.edited(builders.config(spec), more.get("edits", {}))
+    )
 
 
 def test_nothing_is_wrong(tmp_path: Path) -> None:
@@ -42,7 +44,9 @@ def test_nothing_is_wrong(tmp_path: Path) -> None:
 
 def test_the_layer_is_not_read(tmp_path: Path) -> None:
     """The seed story: layers.0 in a release that knows midlayer only."""
-    found = effect(drafter(tmp_path / "d", rename=lambda n: n.replace("midlayer", "layers.0")), "sglang@0.5.9")
+    found = effect(
+        drafter(tmp_path / "d", rename=lambda n: n.replace("midlayer", "layers.0")), "sglang@0.5.9"
+    )
     assert (found.starts, found.kind) == (True, "random")
     assert found.words == f"decoder layer 0 stays random: {NOTHING}"
 
@@ -63,7 +67,9 @@ def test_one_tensor_is_missing(tmp_path: Path, name: str, words: str) -> None:
 @pytest.mark.parametrize(
     "edits",
     [
-        {"eagle_config.eagle_aux_hidden_state_layer_ids": [1, 3, 7]},  # a state that this target never hands over
+        {
+            "eagle_config.eagle_aux_hidden_state_layer_ids": [1, 3, 7]
+        },  # a state that this target never hands over
         {"eagle_config.use_aux_hidden_state": False},
         {"eagle_config.use_aux_hidden_state": None},
         {"eagle_config.eagle_aux_hidden_state_layer_ids": []},
@@ -117,7 +123,9 @@ def test_what_a_missing_field_means_is_not_known(tmp_path: Path) -> None:
 
 # --- sizes ---
 
-Q, GATE, DOWN, OUT = (f"midlayer.{x}_proj.weight" for x in ("self_attn.q", "mlp.gate", "mlp.down", "self_attn.o"))
+Q, GATE, DOWN, OUT = (
+    f"midlayer.{x}_proj.weight" for x in ("self_attn.q", "mlp.gate", "mlp.down", "self_attn.o")
+)
 SIZES = [
     (Q, (65, 128), "cut"), (Q, (63, 128), None), (Q, (64, 129), None),
     (GATE, (129, 64), "cut"), (GATE, (127, 64), "padded"), (GATE, (128, 65), None),
