@@ -148,11 +148,15 @@ def interleaved(head_dim: int) -> Callable[[Any], Any]:
 EMBED = "model.embed_tokens.weight"
 TURNED = [change(LAYER + f"self_attn.{part}_proj.weight", interleaved(32)) for part in "qk"]
 
-UNSEEN = "as good as any other value: only the score tells"
+UNSEEN = "numbers as good as any others: only the score tells"
+STATED = "fail when it is stated what the drafter was trained with"
+TRAINED = {"norm_before_residual": False, "rope_theta": 10000.0, "rms_norm_eps": 1e-5}
+STATES = (1, 3, 6)
+
 FAULTS = (
-    Planted("ids-plus-1", config(**{IDS: [2, 4, 7]}), 0.004, "ok", UNSEEN),
-    Planted("ids-minus-1", config(**{IDS: [0, 2, 5]}), 0.002, "ok", UNSEEN),
-    Planted("ids-absent", config(**{IDS: None}), 0.003, "warn", "they might be the default ones"),
+    Planted("ids-plus-1", config(**{IDS: [2, 4, 7]}), 0.004, "ok", STATED),
+    Planted("ids-minus-1", config(**{IDS: [0, 2, 5]}), 0.002, "ok", STATED),
+    Planted("ids-absent", config(**{IDS: None}), 0.003, "warn", STATED),
     Planted("ids-out-of-range", config(**{IDS: [1, 3, 9]}), LATER),
     Planted("ids-twice", config(**{IDS: [1, 3, 3]}), LATER),
     Planted("ids-four", config(**{IDS: [1, 3, 5, 6]}), LATER),
@@ -168,7 +172,7 @@ FAULTS = (
     Planted("fc-absent", without("fc."), 0.000),
     Planted("head-absent", without("lm_head."), 0.003),
     Planted("hidden-norm-absent", without(LAYER + "hidden_norm"), 0.933),
-    Planted("residual-flipped", config(norm_before_residual=True), 0.410, "ok", UNSEEN),
+    Planted("residual-flipped", config(norm_before_residual=True), 0.410, "ok", STATED),
     Planted(
         "norms-swapped",
         swap(LAYER + "input_layernorm.weight", LAYER + "hidden_norm.weight"),
@@ -183,8 +187,8 @@ FAULTS = (
         "ok",
         UNSEEN,
     ),
-    Planted("rope-theta", config(rope_theta=500000.0), 0.206, "ok", UNSEEN),
-    Planted("norm-eps", config(rms_norm_eps=0.01), 0.329, "ok", UNSEEN),
+    Planted("rope-theta", config(rope_theta=500000.0), 0.206, "ok", STATED),
+    Planted("norm-eps", config(rms_norm_eps=0.01), 0.329, "ok", STATED),
     Planted("q-k-interleaved", every(*TURNED), 0.018, "ok", UNSEEN),
     Planted("bias-true", config(bias=True), 0.000),
     Planted("kv-heads", config(num_key_value_heads=4), REFUSED),
@@ -229,6 +233,7 @@ def make(planted: Planted, out: Path) -> Path:
 def complaints(planted: Planted, folder: Path, found: dict[str, Any]) -> list[str]:
     """Where the engine, the table and `verify` do not say the same."""
     predicted = ckptmorph.verify(folder, engine=f"vllm@{RELEASE}", target=TARGET)
+    told = ckptmorph.verify(folder, engine=f"vllm@{RELEASE}", target=TARGET, facts=TRAINED, aux_states=STATES)
     wanted = planted.score if isinstance(planted.score, str) else f"{planted.score:.3f}"
     refuses = bool(predicted.tensors.raises or predicted.tensors.misshapen)
     captured = list(predicted.captured or ())
@@ -237,6 +242,10 @@ def complaints(planted: Planted, folder: Path, found: dict[str, Any]) -> list[st
         (
             predicted.verdict == planted.verdict,
             f"verify says {predicted.verdict}, the table {planted.verdict}",
+        ),
+        (
+            planted.because != STATED or told.verdict == "fail",
+            f"verify says {told.verdict} of what it was told",
         ),
         (refuses == (found["outcome"] == "raises"), f"the engine {found['outcome']}, verify says otherwise"),
         (
