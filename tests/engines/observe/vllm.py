@@ -46,7 +46,22 @@ from torch.utils._pytree import tree_leaves  # noqa: E402
 from vllm import LLM, SamplingParams  # noqa: E402
 from vllm.forward_context import set_forward_context  # noqa: E402
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader  # noqa: E402
+from vllm.v1.executor.uniproc_executor import UniProcExecutor  # noqa: E402
 from vllm.v1.worker.cpu_model_runner import CPUModelRunner  # noqa: E402
+
+# A release built for another torch cannot load its compiled part. Then it loads drafters, and generates nothing.
+COMPILED = (
+    "_C.init_cpu_memory_env",
+    "_C.init_cpu_threads_env",
+    "_C_utils.init_cpu_threads_env",
+    "_C.silu_and_mul",
+)
+PLACEHOLDERS = []
+for name in COMPILED:
+    space, function = name.split(".")
+    if not hasattr(getattr(torch.ops, space), function):
+        setattr(getattr(torch.ops, space), function, lambda *_: "")
+        PLACEHOLDERS.append(name)
 
 LIMIT = 90  # seconds for one drafter; a few are needed, and some wrong ones hang for ever
 NEW_TOKENS = 56
@@ -243,6 +258,9 @@ def captures(runner: Any) -> list[int | None]:
 
     hooks = [layers[0].register_forward_pre_hook(lambda _, args: keep(args))]
     hooks += [layer.register_forward_hook(lambda _, args, out: keep(out)) for layer in layers]
+    for module in runner.model.modules() if PLACEHOLDERS else ():
+        if hasattr(module, "forward_native"):
+            module._forward_method = module.forward_native
     tokens = torch.arange(8)
     # Without a cache the attention hands on memory that nobody set; zeros will do.
     with (
@@ -274,6 +292,7 @@ def drive(target: Path, drafter: Path, acceptance: bool) -> dict[str, Any]:
         skip_tokenizer_init=True,
         dtype="float32",
         enforce_eager=True,
+        distributed_executor_backend=UniProcExecutor,  # some releases would take another process by themselves
         max_model_len=128,  # with 64 the last drafts of a prompt would be cut off, and counted as refused
         max_num_seqs=16,
         enable_prefix_caching=False,
@@ -299,6 +318,9 @@ def in_child(target: Path, drafter: Path, acceptance: bool, out: Path, log: Path
     stream = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(stream, 1)
     os.dup2(stream, 2)
+    os.environ.setdefault(
+        "LD_PRELOAD", "libtcmalloc:libiomp"
+    )  # some releases look whether it is named, others do not care
     observation: dict[str, Any] = {"outcome": "raises"}
 
     def report(**found: Any) -> None:
