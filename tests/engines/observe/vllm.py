@@ -11,6 +11,7 @@ hang it. Without acceptance the engine is stopped as soon as both models are loa
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import signal
@@ -47,7 +48,7 @@ from vllm import LLM, SamplingParams  # noqa: E402
 from vllm.forward_context import set_forward_context  # noqa: E402
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader  # noqa: E402
 from vllm.v1.executor.uniproc_executor import UniProcExecutor  # noqa: E402
-from vllm.v1.worker.cpu_model_runner import CPUModelRunner  # noqa: E402
+from vllm.v1.worker import cpu_model_runner, gpu_model_runner  # noqa: E402
 
 # A release built for another torch cannot load its compiled part. Then it loads drafters, and generates nothing.
 COMPILED = (
@@ -62,6 +63,20 @@ for name in COMPILED:
     if not hasattr(getattr(torch.ops, space), function):
         setattr(getattr(torch.ops, space), function, lambda *_: "")
         PLACEHOLDERS.append(name)
+
+# Before 0.20 the runner for CPUs refuses every drafter; the one it is made from, for GPUs, loads them here, too.
+REFUSAL = 'assert self.speculative_config is None, "spec decode is not supported."'
+source = inspect.getsource(cpu_model_runner)
+if REFUSAL in source:
+    exec(
+        compile(source.replace(REFUSAL, "pass"), str(cpu_model_runner.__file__), "exec"),
+        vars(cpu_model_runner),
+    )
+    cpu_model_runner.CPUModelRunner.load_model = gpu_model_runner.GPUModelRunner.load_model
+    gpu_model_runner.DeviceMemoryProfiler = mock.MagicMock()
+    gpu_model_runner.DeviceMemoryProfiler().__enter__().consumed_memory = 0
+    PLACEHOLDERS.append("DeviceMemoryProfiler")
+CPUModelRunner = cpu_model_runner.CPUModelRunner
 
 LIMIT = 90  # seconds for one drafter; a few are needed, and some wrong ones hang for ever
 NEW_TOKENS = 56
