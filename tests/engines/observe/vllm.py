@@ -44,11 +44,19 @@ sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != Path(__fi
 import torch  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils._pytree import tree_leaves  # noqa: E402
+
+if not hasattr(torch._C._cpu, "_is_avx512_supported"):  # asked for by releases for an older torch
+    torch._C._cpu._is_avx512_supported = lambda: False
+
 from vllm import LLM, SamplingParams  # noqa: E402
 from vllm.forward_context import set_forward_context  # noqa: E402
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader  # noqa: E402
-from vllm.v1.executor.uniproc_executor import UniProcExecutor  # noqa: E402
 from vllm.v1.worker import cpu_model_runner, gpu_model_runner  # noqa: E402
+
+try:
+    from vllm.v1.executor.uniproc_executor import UniProcExecutor
+except ImportError:
+    from vllm.executor.uniproc_executor import UniProcExecutor  # 0.11.0
 
 # A release built for another torch cannot load its compiled part. Then it loads drafters, and generates nothing.
 COMPILED = (
@@ -64,10 +72,11 @@ for name in COMPILED:
         setattr(getattr(torch.ops, space), function, lambda *_: "")
         PLACEHOLDERS.append(name)
 
-# Before 0.20 the runner for CPUs refuses every drafter; the one it is made from, for GPUs, loads them here, too.
+# Before 0.20 the runner for CPUs refuses every drafter, and before 0.22 it captures no states. There the method of the
+# runner for GPUs, which it is made from, loads the models.
 REFUSAL = 'assert self.speculative_config is None, "spec decode is not supported."'
 source = inspect.getsource(cpu_model_runner)
-if REFUSAL in source:
+if "eagle3" not in source:
     exec(
         compile(source.replace(REFUSAL, "pass"), str(cpu_model_runner.__file__), "exec"),
         vars(cpu_model_runner),
