@@ -1,0 +1,128 @@
+"""Every lossless way of the trained drafter through the converter graph and back into a form that vLLM reads.
+
+    python -m tests.engines.routes OUT ENV/python [HOPS]
+
+The ways come from the product itself: at each stop it is asked where the drafter can go. Each way is walked twice,
+with the side-car, which remembers earlier forms, and with the side-car thrown away at every stop. Whatever arrives is
+judged by the engine; forms that are equal byte for byte are judged once. All must score what the original scores.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import ckptmorph
+from ckptmorph.errors import RefusedError, UsageError
+from tests.engines.acceptance import DRAFTER, RELEASE, SCORE, TARGET, observed, said
+
+ALGORITHM = "eagle3"
+SIDE_CAR = "ckptmorph.json"
+FACTS = {
+    "target_name": "example-org/tiny-target",
+    "speculative_tokens": 3,
+}  # what a layout asks and this one lacks
+
+
+@dataclass(frozen=True)
+class Stop:
+    """A drafter somewhere on its way."""
+
+    folder: Path
+    way: tuple[str, ...]
+    remembers: bool
+
+
+def content(folder: Path) -> str:
+    """A digest of everything but the side-car."""
+    total = hashlib.sha256()
+    for path in sorted(folder.iterdir()):
+        if path.suffix in (".json", ".safetensors") and path.name != SIDE_CAR:
+            total.update(f"{path.name} {path.stat().st_size}\n".encode() + path.read_bytes())
+    return total.hexdigest()
+
+
+def layouts() -> list[str]:
+    """All layouts of the algorithm, from the graph."""
+    return [node.partition("/")[2] for node in ckptmorph.graph().nodes if node.startswith(f"{ALGORITHM}/")]
+
+
+def exits(stop: Stop) -> list[str]:
+    """Where the drafter can go from here: every layout, and of every engine the ends of its open ranges of releases."""
+    rows = ckptmorph.graph(stop.folder, target=TARGET, facts=FACTS).destinations
+    open_ = [f"{row.engine}@{release}" for row in rows if row.layout for release in (row.first, row.last)]
+    return list(dict.fromkeys([*layouts(), *open_]))
+
+
+def travel(stop: Stop, to: str, out: Path, layout: str | None = None) -> Stop | None:
+    """One conversion; None if it is closed. That it would lose something which matters closes it, too."""
+    folder = out / f"{len(list(out.iterdir())):04}"
+    try:
+        ckptmorph.convert(stop.folder, folder, to=to, layout=layout, target=TARGET, facts=FACTS)
+    except (RefusedError, UsageError):  # the latter: the engine does not read this layout
+        return None
+    if not stop.remembers:
+        (folder / SIDE_CAR).unlink()
+    return Stop(folder, (*stop.way, f"{to} as {layout}" if layout else to), stop.remembers)
+
+
+def stops(out: Path, hops: int) -> Iterator[Stop]:
+    """Every form on the way, at most `hops` conversions from the start. Of equal ones only the first goes on."""
+    for remembers in (True, False):
+        here = [Stop(DRAFTER, (), remembers)]
+        seen: set[str] = set()
+        for _ in range(hops):
+            there = []
+            for stop in here:
+                for to in exits(stop):
+                    new = travel(stop, to, out)
+                    if new is None:
+                        continue
+                    yield new
+                    mark = content(new.folder) + (digest_of_side_car(new.folder) if remembers else "")
+                    if mark not in seen:
+                        seen.add(mark)
+                        there.append(new)
+            here = there
+
+
+def digest_of_side_car(folder: Path) -> str:
+    """What the side-car remembers is part of what comes next."""
+    return hashlib.sha256((folder / SIDE_CAR).read_bytes()).hexdigest()
+
+
+def arrivals(out: Path, hops: int) -> Iterator[Stop]:
+    """The ways' ends: every form that the engine reads, from every stop."""
+    reads = [None, *layouts()]
+    for stop in stops(out, hops):
+        for layout in reads:
+            end = travel(stop, f"vllm@{RELEASE}", out, layout)
+            if end is not None:
+                yield end
+
+
+def main(out: str, python: str, hops: str = "2") -> int:
+    """Walk all ways, let the engine judge what arrives, and print the table."""
+    Path(out).mkdir(parents=True)
+    ends: dict[str, list[Stop]] = {}
+    for end in arrivals(Path(out), int(hops)):
+        ends.setdefault(content(end.folder), []).append(end)
+    found = observed(python, {digest: same[0].folder for digest, same in ends.items()})
+    wrong = 0
+    for digest, same in ends.items():
+        good = said(found[digest]) == f"{SCORE:.3f}" and not found[digest]["never_loaded"]
+        wrong += 0 if good else len(same)
+        print(
+            f"{said(found[digest])} {len(same):4} ways to {digest[:12]}, the first: {' -> '.join(same[0].way)}"
+        )
+    print(
+        f"{sum(map(len, ends.values()))} ways, {len(ends)} different forms, {wrong} ways do not score {SCORE}"
+    )
+    return 1 if wrong or not ends else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:4]))
