@@ -21,7 +21,12 @@ NEARLY_NOTHING = "expect acceptance length close to 1.0"
 LESS = "expect a shorter acceptance length than in training"
 MOST = 4  # of the seven matrices of a layer
 # What the drafter computes from, or what its tokens mean, is another thing than in training.
-WRONG_INPUTS = frozenset({"wrong-aux-states", "map-form-misread", "fc-bypassed", "pruned-map-full-head"})
+WRONG_INPUTS = frozenset(
+    {
+        *("wrong-aux-states", "fc-bypassed"),
+        *("map-form-misread", "pruned-map-full-head", "head-of-target-has-other-rows"),
+    }
+)
 # Not read at all, or perhaps by a class of another kind: what happens then is not known to this contract.
 UNKNOWN = frozenset(
     {"engine-field-missing", "architecture-not-supported", "target-class-unsupported", "model-type-not-known"}
