@@ -14,7 +14,7 @@ DRAFTER = FIXTURES / "trained-eagle3-vllm"
 TARGET = FIXTURES / "trained-target"
 RELEASE = "0.32.0"
 SCORE = 0.949  # the trained drafter as it is; the same on every run
-OBSERVER = Path(__file__).parent / "observe" / "vllm.py"
+OBSERVER = Path(__file__).parent / "observe" / "vllm_loads.py"
 
 
 def observed(
@@ -30,7 +30,8 @@ def observed(
         asked, told = Path(scratch) / "jobs.json", Path(scratch) / "observed.json"
         asked.write_text(json.dumps(jobs))
         subprocess.run([python, str(OBSERVER), str(asked), str(told)], check=True)
-        return {one["id"]: one for one in json.loads(told.read_text())}
+        found: dict[str, dict[str, Any]] = json.loads(told.read_text())["observed"]
+        return found
 
 
 def said(observation: Mapping[str, Any]) -> str:

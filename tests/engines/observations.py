@@ -45,9 +45,27 @@ def observe(engine: str, python: str, path: str, files: Iterable[File]) -> tuple
             raise SystemExit((root / "log").read_text()[-3000:])
         seen = json.loads((root / "out.json").read_text())
         return seen["release"], {
-            file.name: {"digest": digest(where), **condensed(seen["observed"][file.name], file.whole)}
+            file.name: {
+                "digest": digest(where),
+                **condensed(plainly(seen["observed"][file.name]), file.whole),
+            }
             for file, where in made
         }
+
+
+def plainly(seen: Record) -> Record:
+    """An observation in the terms that all share. One observer tells more: what nobody set, and what fails later."""
+    if "outcome" not in seen:
+        return seen
+    out = {key: seen[key] for key in ("parameters", "reads", "shared") if key in seen}
+    out |= {"stage": "load", "computed": (), "idle": seen.get("unread", [])}
+    if seen["outcome"] == "raises":
+        return {**out, "error": seen["error"]}
+    if seen["error"] is not None:
+        out["forward_error"] = seen["error"]
+    sizes = {name: math.prod(shape) for name, shape in seen["parameters"].items()}
+    out["random"] = {**{name: sizes[name] for name in seen["never_loaded"]}, **seen["by_chance"]}
+    return {**out, "captured": seen["captures"]}
 
 
 def condensed(seen: Record, whole: bool) -> Record:

@@ -1,7 +1,7 @@
-"""What a release of vLLM really does with drafters: ENVPYTHON vllm.py JOBS.json OUT.json
+"""What a release of vLLM really does with drafters: ENVPYTHON vllm_loads.py JOBS.json OUT.json
 
-JOBS is {"target": DIR, "drafters": [{"id": ..., "path": DIR}], "acceptance": bool}; OUT is a list with one
-observation per drafter. Runs inside the engine's environment and needs nothing else. It knows no name of a tensor,
+JOBS is {"target": DIR, "drafters": [{"id": ..., "path": DIR, "method": "EAGLE3"}], "acceptance": bool}; OUT has the
+release, what stands in for compiled parts, and one observation per drafter. Runs inside the engine's environment and needs nothing else. It knows no name of a tensor,
 a parameter or a config field: writes into the memory of the drafter's parameters are recorded while its own loader
 runs, and each is traced back to the tensors of the file that its numbers come from.
 
@@ -38,8 +38,6 @@ for key, value in SETTINGS.items():
     os.environ.setdefault(key, value)
 if os.environ.get("PYTHONHASHSEED") != "0":  # messages show sets: in the same order every time, please
     os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | {"PYTHONHASHSEED": "0"})
-# This file bears the name of the engine: its folder must not be looked at first.
-sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != Path(__file__).resolve().parent]
 
 import torch  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
@@ -48,6 +46,7 @@ from torch.utils._pytree import tree_leaves  # noqa: E402
 if not hasattr(torch._C._cpu, "_is_avx512_supported"):  # asked for by releases for an older torch
     torch._C._cpu._is_avx512_supported = lambda: False
 
+import vllm  # noqa: E402
 from vllm import LLM, SamplingParams  # noqa: E402
 from vllm.forward_context import set_forward_context  # noqa: E402
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader  # noqa: E402
@@ -87,6 +86,7 @@ if "eagle3" not in source:
     PLACEHOLDERS.append("DeviceMemoryProfiler")
 CPUModelRunner = cpu_model_runner.CPUModelRunner
 
+RELEASE = str(vllm.__version__).partition("+")[0]
 LIMIT = 90  # seconds for one drafter; a few are needed, and some wrong ones hang for ever
 NEW_TOKENS = 56
 DRAFTED = 3
@@ -309,7 +309,7 @@ def stored(folder: str) -> list[str]:
     return names
 
 
-def drive(target: Path, drafter: Path, acceptance: bool) -> dict[str, Any]:
+def drive(target: Path, drafter: Path, method: str) -> dict[str, Any]:
     """Start an engine; with `acceptance`, generate and return the counters."""
     llm = LLM(
         model=str(target),
@@ -322,7 +322,7 @@ def drive(target: Path, drafter: Path, acceptance: bool) -> dict[str, Any]:
         enable_prefix_caching=False,
         disable_log_stats=False,
         seed=0,
-        speculative_config={"method": "eagle3", "model": str(drafter), "num_speculative_tokens": DRAFTED},
+        speculative_config={"method": method, "model": str(drafter), "num_speculative_tokens": DRAFTED},
     )
     prompts = [{"prompt_token_ids": ids} for ids in json.loads((target / "prompts.json").read_text())]
     greedy = SamplingParams(temperature=0.0, max_tokens=NEW_TOKENS, ignore_eos=True, detokenize=False)
@@ -336,7 +336,7 @@ def drive(target: Path, drafter: Path, acceptance: bool) -> dict[str, Any]:
     }
 
 
-def in_child(target: Path, drafter: Path, acceptance: bool, out: Path, log: Path) -> None:
+def in_child(target: Path, drafter: Path, method: str, acceptance: bool, out: Path, log: Path) -> None:
     """The work of one child: what is known is written as soon as it is known, for the engine may take us along."""
     os.setsid()
     stream = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -354,7 +354,7 @@ def in_child(target: Path, drafter: Path, acceptance: bool, out: Path, log: Path
     watch = Watch(drafter, acceptance, report)
     watch.install()
     try:
-        report(**drive(target, drafter, acceptance))
+        report(**drive(target, drafter, method))
     except Loaded:
         pass
     except BaseException as error:
@@ -364,14 +364,14 @@ def in_child(target: Path, drafter: Path, acceptance: bool, out: Path, log: Path
         report(error=f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}")
 
 
-def observe(target: Path, drafter: Path, acceptance: bool, log: Path) -> dict[str, Any]:
+def observe(target: Path, drafter: Path, method: str, acceptance: bool, log: Path) -> dict[str, Any]:
     """What happens to one drafter, seen from outside."""
     with tempfile.TemporaryDirectory() as scratch:
         out = Path(scratch) / "observation.json"
         child = os.fork()
         if not child:
             try:
-                in_child(target, drafter, acceptance, out, log)
+                in_child(target, drafter, method, acceptance, out, log)
             finally:
                 os._exit(0)
         status, until = None, time.monotonic() + LIMIT
@@ -397,13 +397,14 @@ def main(jobs_path: str, out_path: str) -> None:
     target, acceptance = Path(jobs["target"]).resolve(), bool(jobs.get("acceptance"))
     logs = Path(out_path).with_suffix(".logs")
     logs.mkdir(exist_ok=True)
-    results = []
+    results = {}
     for number, job in enumerate(jobs["drafters"]):
-        start = time.monotonic()
-        found = observe(target, Path(job["path"]).resolve(), acceptance, logs / f"{number}.log")
+        start, method = time.monotonic(), job.get("method", "EAGLE3").lower()
+        found = observe(target, Path(job["path"]).resolve(), method, acceptance, logs / f"{number}.log")
         empty = {"error": None, "acceptance": None, "per_position": None, "mean_length": None}
-        results.append({"id": job["id"], **empty, **found, "seconds": round(time.monotonic() - start, 1)})
-        Path(out_path).write_text(json.dumps(results, indent=1) + "\n")
+        results[job["id"]] = {**empty, **found, "seconds": round(time.monotonic() - start, 1)}
+        all_ = {"release": RELEASE, "placeholders": PLACEHOLDERS, "observed": results}
+        Path(out_path).write_text(json.dumps(all_, indent=1) + "\n")
 
 
 if __name__ == "__main__":
