@@ -106,7 +106,9 @@ class _Reading:
     def _needed(self) -> set[str]:
         """The dimensions of tensors that are here or must be: all but those of optional parts that are absent."""
         here = {canon.spec.shown for canon, _, _ in self.matched.found.values()}
-        families = {f: spec for f, spec in self.hub.tensors.items() if spec.shown is None or spec.shown in here}
+        families = {
+            f: spec for f, spec in self.hub.tensors.items() if spec.shown is None or spec.shown in here
+        }
         shapes = [parse(str(size)) for spec in families.values() for size in spec.shape]
         counts = {self.hub.index[index].count for family in families for index in template(family).indices}
         return {name for expr in shapes for name in expr.names} | counts
