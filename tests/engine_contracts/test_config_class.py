@@ -36,6 +36,8 @@ FLAT = [
     ("eagle3", "tensorrt_llm", "LlamaForCausalLMEagle3", ["llama"]),
     ("eagle3", "vllm", "Eagle3LlamaForCausalLM", ["llama", "qwen3"]),
     ("eagle3_mla", "sglang", "Eagle3DeepseekV2ForCausalLM", ["kimi_k2", "deepseek_v3", "deepseek_v2", "deepseek_v32"]),
+    ("eagle_mla", "sglang", "MistralLarge3ForCausalLMEagle", ["deepseek_v3"]),
+    ("eagle_mla", "vllm", "MistralLarge3ForCausalLM", ["deepseek_v3"]),
     ("eagle3_mla", "vllm", "Eagle3DeepseekV2ForCausalLM",
      ["kimi_k2", "deepseek_v2", "deepseek_v3", "deepseek_v32", "glm_moe_dsa"]),
 ]  # fmt: skip

@@ -15,8 +15,13 @@ CONFIG = {
     "eagle": "LlamaForCausalLM",
     "eagle3": "LlamaForCausalLMEagle3",
     "eagle3_mla": "Eagle3DeepseekV2ForCausalLM",
+    "eagle_mla": "MistralLarge3ForCausalLM",
 }
-NAMES = {("eagle", "sglang"): "LlamaForCausalLMEagle", ("eagle3", "lmdeploy"): "LlamaForCausalLM"}
+NAMES = {
+    ("eagle_mla", "sglang"): "MistralLarge3ForCausalLMEagle",
+    ("eagle", "sglang"): "LlamaForCausalLMEagle",
+    ("eagle3", "lmdeploy"): "LlamaForCausalLM",
+}
 STRAY = Beside("stray.weight", "a.safetensors", "BF16", (4,))
 #: the first releases that have a class, and those around a change
 AROUND = ("0.4.0.1", "0.5.0", "0.11.0", "9625", "0.5.12", "0.18.0")
@@ -27,7 +32,8 @@ def config(algorithm: str, engine: str) -> dict[str, Any]:
     if engine == "speculators":
         return {"speculators_model_type": algorithm, "transformer_layer_config": {"model_type": "llama"}}
     name = NAMES.get((algorithm, engine), CONFIG[algorithm])
-    return {"architectures": [name], "model_type": "llama", "draft_vocab_size": 8}
+    kind = "deepseek_v3" if algorithm == "eagle_mla" else "llama"
+    return {"architectures": [name], "model_type": kind, "draft_vocab_size": 8}
 
 
 def expected(engine: str, release: str) -> str:
@@ -43,7 +49,7 @@ def releases() -> list[tuple[str, str, str]]:
             if release not in (contract.releases[0], contract.releases[-1], *AROUND):
                 continue
             found = look(engine, release, {}, config(algorithm, engine), algorithm=algorithm)
-            if "architecture-not-supported" not in codes(found):
+            if not codes(found) & {"architecture-not-supported", "algorithm-not-supported"}:
                 out.append((algorithm, engine, release))
     return out
 
