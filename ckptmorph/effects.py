@@ -1,6 +1,6 @@
 """What a person will see: the engine does not start, or starts and accepts nothing, or works as in training.
 
-The figures behind "close to 1.0" and "shorter" are acceptance rates that vLLM 0.32.0 gave a small trained drafter
+The figures behind "close to 1.0" and "shorter" are acceptance rates that a real engine gave a small trained drafter
 whose own rate is 0.949: shifted states 0.004, an absolute map 0.000, no map 0.019, a random embedding 0.007, layer keys
 unread 0.000; the flag norm_before_residual lost 0.410, rope_theta wrong 0.207 (its README among the test fixtures).
 """

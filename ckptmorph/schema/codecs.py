@@ -111,7 +111,9 @@ def _write_table(value: Any, path: str, args: Args, ctx: Context) -> dict[str, A
 
 def _read_length(config: Any, path: str, args: Args, ctx: Context) -> Any:
     said = get_path(config, path)
-    return len(said) if isinstance(said, list) and said else ABSENT  # no reader counts to none
+    if said == [] and args.get("empty") == "absent":
+        return ABSENT
+    return len(said) if isinstance(said, list) else ABSENT
 
 
 # --- dtype -------------------------------------------------------------------------------------------------------
@@ -385,7 +387,7 @@ CODECS: dict[str, Codec] = {
     "table": Codec(
         _read_table, _write_table, {"table": "table", "also": "table", "others": "text"}, ("table",)
     ),
-    "length": Codec(_read_length, None, gives=("int",)),
+    "length": Codec(_read_length, None, {"empty": "text"}, gives=("int",)),
     "dtype": Codec(_read_dtype, _write_plain, gives=("dtype",)),
     "rope_theta": Codec(_read_theta, _write_theta, _FORM, gives=("float",)),
     "rope_scaling": Codec(_read_scaling, _write_scaling, _FORM, gives=("any",)),

@@ -417,7 +417,7 @@ def test_one_row_for_all_heads_is_another_norm(tmp_path: Path) -> None:
 
 def test_no_other_class_takes_a_cohere_head(tmp_path: Path) -> None:
     source = cohere(tmp_path / "in")
-    for to in ("safeailab", "sglang", "speculators", "vllm-llama4"):
+    for to in ("safeailab", "sglang", "speculators@0.4.0.1", "vllm-llama4"):
         with pytest.raises(RefusedError) as caught:
             api.convert(
                 source, tmp_path / "out", to=to, facts={"target_name": "a/b", "speculative_tokens": 3}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
 from ckptmorph.canonical import Drafter, Request
 from ckptmorph.contract import predict
+from ckptmorph.facts import Known
 from ckptmorph.predictions import EngineAt, Prediction, engine_at
 from ckptmorph.reader import read_drafter
 from ckptmorph.schema.engines import Engine
@@ -39,6 +41,14 @@ def meaning(geo: Geometry, ids: tuple[int, ...] = (2, 4, 5), **config: Any) -> D
     )
     assert not drafter.errors
     return drafter
+
+
+@cache
+def headless(geo: Geometry) -> Drafter:
+    """A drafter whose file has no head of its own."""
+    drafter = meaning(geo)
+    own = Known(value=False, evidence=drafter.facts["hidden_size"].evidence)
+    return replace(drafter, facts={**drafter.facts, "own_lm_head": own})
 
 
 def look(

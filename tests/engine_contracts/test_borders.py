@@ -29,7 +29,7 @@ from tests.conversion.drafters import (
     vllm_config,
 )
 from tests.engine_contracts import looking
-from tests.engine_contracts.looking import ONE, TWO, codes, fates, meaning, renamed
+from tests.engine_contracts.looking import ONE, TWO, codes, fates, headless, meaning, renamed, without
 from tests.engine_contracts.test_readings import WINDOWS, YARN
 
 ENGINES = ("sglang", "speculators", "vllm")
@@ -138,6 +138,27 @@ def says(code: str, geo: Geometry = ONE, about: Geometry | None = None, flags: C
         drafter = meaning(about or geo, **flags) if flags is not None or about is not None else None
         found = asked(engine, release, shapes, config, drafter, **(target or {}))
         return code in codes(found) | codes(found, "warning") | codes(found, "note")
+
+    return ask
+
+
+def stops(code: str, **fields: Any) -> Ask:
+    """When the engine fails, by the finding of that code: as it starts, or at its first forward."""
+
+    def ask(engine: str, release: str) -> Any:
+        shapes, config = of(engine)
+        found = asked(engine, release, shapes, {**config, **fields}).findings
+        return next(f.stops for f in found if f.code == code)
+
+    return ask
+
+
+def says_of_a_headless_drafter(code: str) -> Ask:
+    """Whether there is an error of that code when the file has no head."""
+
+    def ask(engine: str, release: str) -> Any:
+        shapes, config = of(engine)
+        return code in codes(asked(engine, release, without(shapes, "lm_head.weight"), config, headless(ONE)))
 
     return ask
 
@@ -253,6 +274,7 @@ SGLANG: list[Row] = [
         *("sglang", "0.5.11", "heads-must-divide num_attention_heads"),
         *(says("heads-must-divide", Geometry(heads=3, kv=3)), False, True),
     ),
+    ("sglang", "0.5.11", f"{NULL} rms_norm_eps", stops(NULL, rms_norm_eps=None), "forward", "start"),
     *arrives("0.5.11", "Qwen3VLForConditionalGeneration"),
     *embedding_arrives("0.5.11", "MiniMaxM2ForCausalLM"),
     ("sglang", "0.5.12", "flat num_aux_states", fact("num_aux_states", num_aux_hidden_states=4), 3, 4),
@@ -317,6 +339,10 @@ VLLM: list[Row] = [
     ),
     ("vllm", "0.11.1", "provided embed_tokens.weight", fate("embed_tokens.weight"), "from_target", "loaded"),
     ("vllm", "0.11.1", "provided lm_head.weight", fate("lm_head.weight", FULL), "from_target", "loaded"),
+    (
+        *("vllm", "0.11.1", "head-of-target-has-other-rows lm_head.weight"),
+        *(says_of_a_headless_drafter("head-of-target-has-other-rows"), False, True),
+    ),
     ("vllm", "0.11.1", "ids", states(LLAMA, [3, 5, 7]), (2, 10, 17), (3, 5, 7)),
     *[
         ("vllm", "0.11.1", f"{code} {where}", says(code, flags=flags, target=target), before, not before)
@@ -498,6 +524,8 @@ SPECULATORS: list[Row] = [
         *("speculators", "0.3.0", "speculators target_hidden_size"),
         *(fact("target_hidden_size", target_hidden_size=32), 32, 16),
     ),
+    ("speculators", "0.3.0", "class-broken None", says("class-broken"), False, True),
+    ("speculators", "0.5.0", "class-broken None", says("class-broken"), True, False),
     ("speculators", "0.4.0", "speculators decoder_type", fact("decoder_type", QWEN3), "llama", "qwen3"),
     (
         *("speculators", "0.5.0", "speculators norm_before_fc"),

@@ -169,6 +169,9 @@ def test_heads_as_wide_as_they_say_from_0_2(release: str) -> None:
 # --- fields ---------------------------------------------------------------------------------------------------------
 
 
+BROKEN = ("0.3.0", "0.4.0", "0.4.0.1")  # from_pretrained hands the class a verifier, and it takes none
+
+
 @pytest.mark.parametrize("release", ALL)
 def test_what_it_takes_when_nothing_is_said(release: str) -> None:
     inner = {
@@ -185,7 +188,8 @@ def test_what_it_takes_when_nothing_is_said(release: str) -> None:
     )  # fmt: skip
     table["rope_theta"] = [("0", 10000.0), ("0.5", None)]  # transformers 5 decides; nothing is claimed
     check("speculators", release, config, speculators_shapes(ONE), table)
-    assert codes(look("speculators", release, speculators_shapes(ONE), config)) == set()
+    broken = {"class-broken"} if release in BROKEN else set()
+    assert codes(look("speculators", release, speculators_shapes(ONE), config)) == broken
 
 
 @pytest.mark.parametrize("release", ALL)

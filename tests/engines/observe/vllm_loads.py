@@ -1,9 +1,10 @@
 """What a release of vLLM really does with drafters: ENVPYTHON vllm_loads.py JOBS.json OUT.json
 
 JOBS is {"target": DIR, "drafters": [{"id": ..., "path": DIR, "method": "EAGLE3"}], "acceptance": bool}; OUT has the
-release, what stands in for compiled parts, and one observation per drafter. Runs inside the engine's environment and needs nothing else. It knows no name of a tensor,
-a parameter or a config field: writes into the memory of the drafter's parameters are recorded while its own loader
-runs, and each is traced back to the tensors of the file that its numbers come from.
+release, what stands in for compiled parts, and one observation per drafter. Runs inside the engine's environment and
+needs nothing else. It knows no name of a tensor, a parameter or a config field: writes into the memory of the drafter's
+parameters are recorded while its own loader runs, and each is traced back to the tensors of the file that its numbers
+come from.
 
 Every drafter gets a process of its own, forked after the imports: a wrong number of states can abort the engine or
 hang it. Without acceptance the engine is stopped as soon as both models are loaded.

@@ -1,0 +1,74 @@
+"""Tensors of another size than a class builds: SGLang cuts or fills some without a word, everything else raises.
+
+Written from linear.py (QKVParallelLinear, MergedColumnParallelLinear, RowParallelLinear: weight_loader), which did not
+change in this between 0.5.6 and 0.5.23, and seen with the real loaders of 0.5.9, 0.5.11, 0.5.12, 0.5.17 and 0.5.23.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conversion.drafters import sglang_config, sglang_shapes
+from tests.engine_contracts import looking, test_sglang_eagle
+from tests.engine_contracts.looking import ONE, codes
+from tests.engine_contracts.test_readings import SGLANG
+
+COLUMNS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+MLP, ROWS = ("mlp.gate_proj", "mlp.up_proj"), ("self_attn.o_proj", "mlp.down_proj")
+CHANGES = {"taller": (1, 0), "shorter": (-1, 0), "wider": (0, 1), "narrower": (0, -1)}
+TAKEN = {
+    **{(name, "taller"): "cut" for name in (*COLUMNS, *MLP)},
+    **{(name, "shorter"): "padded" for name in MLP},
+    **{(name, "wider"): "cut" for name in ROWS},
+    **{(name, "narrower"): "padded" for name in ROWS},
+}
+NAMES = (*COLUMNS, *MLP, *ROWS)
+
+
+@pytest.mark.parametrize("release", SGLANG)
+@pytest.mark.parametrize("change", CHANGES)
+def test_eagle_3(release: str, change: str) -> None:
+    for name in NAMES:
+        shapes = dict(sglang_shapes(ONE))
+        full = f"midlayer.{name}.weight"
+        dtype, shape = shapes[full]
+        shapes[full] = (dtype, tuple(n + d for n, d in zip(shape, CHANGES[change], strict=True)))
+        found = looking.look("sglang", release, shapes, sglang_config(ONE))
+        item = next(t for t in found.details if t.name == full)
+        assert (item.fate, item.taken) == ("misshapen", TAKEN.get((name, change))), full
+        assert "shape-mismatch" in codes(found)
+
+
+@pytest.mark.parametrize("release", SGLANG)
+@pytest.mark.parametrize("change", CHANGES)
+def test_eagle_1(release: str, change: str) -> None:
+    for name in NAMES:
+        shapes = dict(test_sglang_eagle.shapes_of("llama"))
+        full = f"layers.0.{name}.weight"
+        dtype, shape = shapes[full]
+        shapes[full] = (dtype, tuple(n + d for n, d in zip(shape, CHANGES[change], strict=True)))
+        found = test_sglang_eagle.look("llama", release, shapes)
+        item = next(t for t in found.details if t.name == full)
+        assert (item.fate, item.taken) == ("misshapen", TAKEN.get((name, change))), full
+
+
+@pytest.mark.parametrize("release", SGLANG)
+@pytest.mark.parametrize("flag", [False, None])
+def test_no_states_at_all(release: str, flag: bool | None) -> None:
+    """use_aux_hidden_state is honoured from 0.5.8 on, a null counts as false; an empty list of ids asks for none."""
+    config = sglang_config(ONE)
+    ids = config["eagle_config"]["eagle_aux_hidden_state_layer_ids"]
+    said = {**config, "eagle_config": {"eagle_aux_hidden_state_layer_ids": ids, "use_aux_hidden_state": flag}}
+    found = looking.look("sglang", release, sglang_shapes(ONE), said, drafter=looking.meaning(ONE, (2, 4, 5)))
+    first = SGLANG.index(release) < SGLANG.index("0.5.8")
+    assert found.captured == ((2, 4, 5) if first else ())
+    assert ("fc-bypassed" in codes(found)) is not first
+    none = {**config, "eagle_config": {"eagle_aux_hidden_state_layer_ids": []}}
+    assert looking.look("sglang", release, sglang_shapes(ONE), none).captured == ()
+
+
+@pytest.mark.parametrize("release", SGLANG)
+@pytest.mark.parametrize("name", ["d2t", "module.d2t", "some.d2t.more"])
+def test_whatever_contains_d2t_is_the_map(release: str, name: str) -> None:
+    shapes = looking.renamed(sglang_shapes(ONE), "d2t", name)
+    assert looking.fates(looking.look("sglang", release, shapes, sglang_config(ONE)))[name] == "loaded"
