@@ -188,6 +188,8 @@ BASES = {
         "e3-two": replace(VLLM, layout="speculators", layers=2, embed=True),
     },
 }
+# Without a size, the decoder's config class means one of several gigabytes, which no small machine can build.
+HUGE = {"speculators": tuple(f".{size}" for size in ("hidden_size", "intermediate_size", "vocab_size"))}
 FOREIGN = {f"foreign-{engine}": bases["e3"] for engine, bases in BASES.items()}
 
 
@@ -197,7 +199,9 @@ def eagle3(engine: str) -> tuple[File, ...]:
     out: list[File] = []
     for base, spec in BASES[engine].items():
         content, said = tensors(spec), config(spec)
-        out += _changed(base, "EAGLE3", content, said)
+        out += [
+            f for f in _changed(base, "EAGLE3", content, said) if not f.name.endswith(HUGE.get(engine, ()))
+        ]
         if base == "e3":
             path = "eagle_config." if spec.layout == "sglang" else ""
             assert spec.spelt is not None

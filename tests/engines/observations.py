@@ -80,17 +80,19 @@ def condensed(seen: Record, whole: bool) -> Record:
     }
     if "error" in seen or "reads" not in seen:
         return out
-    shared = set(seen.get("shared", ()))
-    sizes = {name: math.prod(shape) for name, shape in seen["parameters"].items()}
-    out["idle"] = [name for name, to in seen["reads"].items() if not to and name not in seen["computed"]]
-    out["random"] = {
-        name: size - seen["written"].get(name, 0)
-        for name, size in sizes.items()
-        if name not in shared and size > seen["written"].get(name, 0)
-    }
+    computed = seen.get("computed", ())
+    out["idle"] = seen.get("idle") or [n for n, to in seen["reads"].items() if not to and n not in computed]
+    out["random"] = seen["random"] if "random" in seen else _random(seen)
+    out |= {key: seen[key] for key in ("mismatched", "unequal") if seen.get(key)}
     if whole:
         out["reads"] = {name: to for name, to in seen["reads"].items() if to}
     return out
+
+
+def _random(seen: Record) -> dict[str, int]:
+    shared, written = set(seen.get("shared", ())), seen["written"]
+    sizes = {name: math.prod(shape) for name, shape in seen["parameters"].items() if name not in shared}
+    return {name: size - written.get(name, 0) for name, size in sizes.items() if size > written.get(name, 0)}
 
 
 def store(engine: str, release: str, records: dict[str, Record]) -> Path:
