@@ -157,7 +157,8 @@ class _Judging:
                 new.append(finding)
         for fact, items in lost.items():
             text = f"{misread[fact].message}, and {in_words(items)}"
-            misread[fact] = misread[fact].model_copy(update={"message": text})
+            stops = "start" if items[0].fate == "raises" else None
+            misread[fact] = misread[fact].model_copy(update={"message": text, "stops": stops})
         self.findings += fold(new)
         self.findings += unlisted_findings(who, self.unlisted, self.beside, self.treated)
         self._map(predicted, who)
@@ -313,7 +314,7 @@ class _Judging:
             + (f" ({shown})" if shown else ""),
             where=check.where,
             hint=check.because,
-            next=check.next,
+            next=check.next or (ELSEWHERE if check.severity == "error" else None),
             source=cite(check.source),
             stops=check.stops,
         )

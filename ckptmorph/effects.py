@@ -20,17 +20,25 @@ NOTHING = "expect acceptance length 1.0"
 NEARLY_NOTHING = "expect acceptance length close to 1.0"
 LESS = "expect a shorter acceptance length than in training"
 MOST = 4  # of the seven matrices of a layer
+# A table that was never trained, or layers.
+NEVER_TRAINED = frozenset({"random-table-used", "fresh-initialised", "not-finite"})
 # What the drafter computes from, or what its tokens mean, is another thing than in training.
 WRONG_INPUTS = frozenset(
     {
-        *("wrong-aux-states", "fc-bypassed"),
-        *("map-form-misread", "pruned-map-full-head", "head-of-target-has-other-rows"),
+        *("wrong-aux-states", "fc-bypassed", "class-broken"),
+        *("map-form-misread", "absolute-map", "d2t-contradicts-t2d", "d2t-invalid", "d2t-form"),
+        *("pruned-map-full-head", "head-of-target-has-other-rows", "tied-embeddings"),
     }
 )
-# Not read at all, or perhaps by a class of another kind: what happens then is not known to this contract.
-UNKNOWN = frozenset(
-    {"engine-field-missing", "architecture-not-supported", "target-class-unsupported", "model-type-not-known"}
-)
+# More or fewer states than fc has columns for.
+WRONG_COUNT = frozenset({"aux-id-out-of-range", "aux-states-against-fc"})
+# What happens then is not known to this contract.
+UNKNOWN = {
+    "engine-field-missing": "a field is missing that its class looks for",
+    "architecture-not-supported": "it has no class of this kind under the name in the config",
+    "target-class-unsupported": "what the target's class hands over was not looked at",
+    "model-type-not-known": "nobody looked at its model_type",
+}
 
 
 class Effect(Value):
@@ -43,7 +51,9 @@ class Effect(Value):
     """
 
     starts: bool | None
-    kind: Literal["does-not-start", "fails", "unknown", "random", "wrong-inputs", "changed", "as-trained"]
+    kind: Literal[
+        "does-not-start", "fails", "unknown", "random", "wrong-inputs", "changed", "depends", "as-trained"
+    ]
     words: str
 
 
@@ -61,43 +71,51 @@ def effect_of(
         engine: name and release, for the sentence.
     """
     findings, missing = list(findings), [t for t in treated if t.fate == "missing"]
-    stopping = [f.stops for f in findings if f.stops]
+    errors = [f for f in findings if f.severity is Severity.ERROR]
+    codes, stopping = {f.code for f in errors}, {f.stops for f in errors if f.stops}
     if "start" in stopping:
         return Effect(starts=False, kind="does-not-start", words=f"{engine} does not start with this drafter")
-    if stopping:
-        return Effect(
-            starts=True, kind="fails", words=f"{engine} fails at its first forward with this drafter"
-        )
-    errors = [f for f in findings if f.severity is Severity.ERROR]
-    unknown = [f for f in findings if f.code in UNKNOWN and f.severity is not Severity.NOTE]
+    unknown = [f.code for f in findings if f.code in UNKNOWN and f.severity is not Severity.NOTE]
     starts = None if unknown else True
+    if stopping or codes & WRONG_COUNT:
+        words = f"{engine} fails at its first forward with this drafter"
+        return Effect(starts=starts, kind="fails", words=words)
     if missing:
         return Effect(starts=starts, kind="random", words=_left(missing, hub))
+    if codes & NEVER_TRAINED:
+        return Effect(
+            starts=starts, kind="random", words=f"{engine} uses weights that were never trained: {NOTHING}"
+        )
     if unknown:
-        words = f"what {engine} does with this drafter is not known: {unknown[0].code}"
+        words = f"what {engine} does with this drafter is not known: {UNKNOWN[unknown[0]]}"
         return Effect(starts=None, kind="unknown", words=words)
-    if any(f.code in WRONG_INPUTS for f in errors) or (errors and captured == ()):
-        return Effect(
-            starts=starts,
-            kind="wrong-inputs",
-            words=f"{engine} feeds it other inputs than in training: {NEARLY_NOTHING}",
-        )
+    if codes & WRONG_INPUTS or (errors and captured == ()):
+        words = f"{engine} feeds it other inputs than in training: {NEARLY_NOTHING}"
+        return Effect(starts=starts, kind="wrong-inputs", words=words)
     if errors:
-        return Effect(
-            starts=starts, kind="changed", words=f"{engine} computes something else than in training: {LESS}"
-        )
-    return Effect(
-        starts=starts,
-        kind="as-trained",
-        words=f"{engine} runs it as it was trained, as far as the file tells",
-    )
+        words = f"{engine} computes something else than in training: {LESS}"
+        return Effect(starts=starts, kind="changed", words=words)
+    warnings = sum(f.severity is Severity.WARNING for f in findings)
+    if warnings:
+        words = f"{engine} loads it; whether it works as in training depends on {_of(warnings)} below"
+        return Effect(starts=starts, kind="depends", words=words)
+    words = f"{engine} runs it as it was trained, as far as the file tells"
+    return Effect(starts=starts, kind="as-trained", words=words)
+
+
+def _of(warnings: int) -> str:
+    return "the warning" if warnings == 1 else f"the {warnings} warnings"
 
 
 def _left(missing: list[Treated], hub: Mapping[str, Tensor]) -> str:
-    """What stays at its initial values. Norms start as ones, matrices as noise."""
+    """What stays at its initial values. Norms start as ones, matrices and biases as noise."""
     specs = {t: hub.get(_family(t.parameter or "", hub)) for t in missing}
     maps = [t.name for t, spec in specs.items() if spec is not None and spec.kind == "vocab_map"]
-    matrices = [t for t, spec in specs.items() if spec is not None and len(spec.shape) > 1]
+    matrices = [
+        t
+        for t, spec in specs.items()
+        if (spec is not None and len(spec.shape) > 1) or t.name.endswith(".bias")
+    ]
     if matrices:
         things = _by_layer(matrices)
         return f"{_names(things)} {_stay(things)} random: {NOTHING}"

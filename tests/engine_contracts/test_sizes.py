@@ -65,7 +65,10 @@ def test_no_states_at_all(release: str, flag: bool | None) -> None:
     assert ("fc-bypassed" in codes(found)) is not first
     none = {**config, "eagle_config": {"eagle_aux_hidden_state_layer_ids": []}}
     asked = looking.look("sglang", release, sglang_shapes(ONE), none)
-    assert (asked.captured, asked.facts["num_aux_states"].value) == ((), 3)  # fc is built for three all the same
+    assert (asked.captured, asked.facts["num_aux_states"].value) == (
+        (),
+        3,
+    )  # fc is built for three all the same
 
 
 @pytest.mark.parametrize("release", SGLANG)
