@@ -78,6 +78,32 @@ NULLS: dict[str, Steps] = {
 
 
 @pytest.mark.parametrize("release", SGLANG)
+@pytest.mark.parametrize("form", ["absolute", "offset"])
+def test_sglang_applies_a_map_to_a_full_head(release: str, form: str) -> None:
+    """Whatever contains d2t becomes the table of target ids: absolute ids are added twice, a pruned map is short."""
+    shapes = {**sglang_shapes(FULL), "d2t": ("I64", (64,))}
+    whole = replace(meaning(FULL), map_form=form)
+    found = look("sglang", release, shapes, sglang_config(FULL), drafter=whole)
+    assert ("map-form-misread" in codes(found)) is (form == "absolute")
+    assert "pruned-map-full-head" not in codes(found)
+    pruned = replace(meaning(ONE), map_form=form)
+    found = look("sglang", release, {**shapes, "d2t": ("I64", (24,))}, sglang_config(FULL), drafter=pruned)
+    assert "pruned-map-full-head" in codes(found)
+
+
+@pytest.mark.parametrize("release", SGLANG)
+def test_one_release_of_sglang_ignores_the_base_of_the_rotary_embedding(release: str) -> None:
+    found = look(
+        "sglang",
+        release,
+        sglang_shapes(ONE),
+        sglang_config(ONE, rope_theta=5e5),
+        drafter=told(rope_theta=5e5),
+    )
+    assert ("rope-theta-ignored" in codes(found)) is (release == "0.5.6.post1")
+
+
+@pytest.mark.parametrize("release", SGLANG)
 @pytest.mark.parametrize("field", NULLS)
 def test_sglang_nulls(release: str, field: str) -> None:
     found = look("sglang", release, sglang_shapes(ONE), sglang_config(ONE, **{field: None}))
