@@ -14,7 +14,7 @@ from ckptmorph.schema.base import Model
 from ckptmorph.schema.check_names import check_expr_names, check_hub, check_name, unknown
 from ckptmorph.schema.codecs import CODECS, CodecFault
 from ckptmorph.schema.engines import CaptureRule, Engine
-from ckptmorph.schema.expr import ExprError
+from ckptmorph.schema.expr import ExprError, parse
 from ckptmorph.schema.kinds import KINDS
 from ckptmorph.schema.models import SCHEMA_VERSION, Algorithm, Entry, Line, Name, Use
 from ckptmorph.schema.positions import Positions, read_yaml
@@ -160,6 +160,11 @@ def _check_capture(rules: Iterable[CaptureRule], at: Positions) -> None:
         texts = [text for case in rule.cases for text in (case.h, case.when)]
         for expr in [*texts, rule.lowest, rule.highest, rule.default]:
             check_expr_names(expr or "0", {"n", "id", "ids"}, at.within(k))
+        if type(parse(rule.lowest).known({})) is not int:
+            raise SchemaError(
+                f"lowest is {rule.lowest!r}, which is no number that holds for every target",
+                where=at.within(k).find(rule.lowest),
+            )
 
 
 def _hub(registry: Registry, name: str, at: Positions) -> Algorithm:
