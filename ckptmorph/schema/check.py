@@ -127,10 +127,18 @@ def _check_engine(registry: Registry, engine: Engine) -> None:
     for key, tensors in (
         ("missing", [policy.tensors for policy in engine.missing]),
         ("provided", [[provided.tensor] for provided in engine.provided]),
+        ("sizes", [sizes.tensor for sizes in engine.sizes]),
     ):
         for k, some in enumerate(tensors):
             for tensor in some:
                 _covered(tensor, hub, at.within(key, k))
+    for k, sizes in enumerate(engine.sizes):
+        ranks = [len(hub.tensors[t].shape) for text in sizes.tensor for t in _covered(text, hub, at)]
+        if not 0 <= sizes.dim < min(ranks, default=0):
+            raise SchemaError(
+                f"{sizes.tensor} have no dimension {sizes.dim} in common",
+                where=at.within("sizes", k).at(("dim",)),
+            )
     for key, conditions in (
         ("checks", [check.require for check in engine.checks]),
         ("unknown", [policy.when for policy in engine.unknown]),
