@@ -186,7 +186,8 @@ def test_a_name_line_that_is_not_whole(line: str) -> None:
 OUT = 'name: "net.blocks.{i+1}.out"'
 K_PERMUTED = '"layers.{i}.self_attn.k_proj.weight": rope'
 ABSOLUTE = "form: absolute}"
-SIZES = "sizes:\n  - {{tensor: [{}], dim: {}, because: a test, source: {{repo: x/y, path: z, release: '1'}}}}\nmissing:\n"
+HERE = "because: a test, source: {{repo: x/y, path: z, release: '1'}}"
+SIZES = "sizes:\n  - {{tensor: [{}], dim: {}, " + HERE + "}}\nmissing:\n"
 WRONG = [
     ("layout", "algorithm: eagle3", "algorithm: eagel3", "eagel3", "eagle3"),
     ("layout", "{use: hf_decoder,", "{use: hf_decodr,", "hf_decodr", "hf_decoder"),
