@@ -159,10 +159,12 @@ def statistics(rows: Sequence[Sequence[float]]) -> Statistics | None:
     mean = sum(map(sum, kept)) / count
     squares = [sum(map(mul, row, row)) for row in kept]
     second = sum(squares) / count
-    if not 0 < second < float("inf"):
-        return None
     fourth = sum(sum(map(mul, two, two)) for two in (list(map(mul, row, row)) for row in kept)) / count
-    kurtosis = fourth / second**2
+    if not (
+        second * second > 0 and fourth < float("inf")
+    ):  # of 64 bits, some are too large or small for this
+        return None
+    kurtosis = fourth / (second * second)
     sizes = [sqrt(s) for s in squares]
     middle = sum(sizes) / len(sizes)
     norms = sqrt(sum((s - middle) ** 2 for s in sizes) / len(sizes)) / middle

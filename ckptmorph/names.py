@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
-from ckptmorph.schema.expr import Expr, Unknown, holds, parse
+from ckptmorph.schema.expr import Expr, ExprError, Unknown, holds, parse
 from ckptmorph.schema.models import Algorithm, Name, Tensor
 from ckptmorph.schema.template import Template, template
 from ckptmorph.schema.versions import covers
@@ -151,7 +151,7 @@ def may_cover(line: Name, family: str) -> bool:
 def _holds(text: str, env: Mapping[str, Any]) -> bool:
     try:
         return parse(text).truth(env)
-    except Unknown:
+    except (Unknown, ExprError):
         return False
 
 

@@ -46,7 +46,7 @@ def unlisted_findings(
             yield say("tensor-read-twice", text, where=name, **about)
         elif rule.does == "raise":
             text = f"{who} raises: {name} is in {item.file}, but not in {INDEX}"
-            yield error("engine-raises", text, where=name, **about)
+            yield error("engine-raises", text, where=name, stops="start", **about)
         elif item.name in loaded:
             text = f"{who} loads {name} from {item.file}, though it is not in {INDEX}; readers that follow it do not"
             yield warning("unlisted-tensor-loaded", text, where=name, **about)

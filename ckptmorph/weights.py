@@ -201,9 +201,12 @@ def _initial(node: Source, folder: Folder, spreads: set[float]) -> str | None:
         return None
     squares = list(map(mul, values, values))
     mean, second = sum(values) / count, sum(squares) / count
-    if not 0 < second < float("inf"):
+    fourth = sum(map(mul, squares, squares)) / count
+    if not (
+        second * second > 0 and fourth < float("inf")
+    ):  # of 64 bits, some are too large or small to compute with
         return None
-    std, kurtosis = sqrt(second), sum(map(mul, squares, squares)) / count / second**2
+    std, kurtosis = sqrt(second), fourth / (second * second)
     sure = sqrt(24 / count)  # the deviation of a sample's kurtosis
     if abs(mean) > 0.06 * std + 5 * std / sqrt(count):
         return None

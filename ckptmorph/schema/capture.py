@@ -8,7 +8,9 @@ list maps every id. Going back we invert each case and keep only a list that, re
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
+from ckptmorph.errors import SchemaError
 from ckptmorph.schema.engines import Capture, CaptureRule
 from ckptmorph.schema.expr import Expr, ExprError, Unknown, parse
 from ckptmorph.schema.versions import covers
@@ -45,34 +47,45 @@ def _env(n: int | None, **more: object) -> dict[str, object]:
     return ({} if n is None else {"n": n}) | more
 
 
-def _truth(text: str, env: dict[str, object]) -> bool:
+def _value(text: str, env: dict[str, object], shown: str) -> Any:
     try:
-        return parse(text).truth(env)
+        return parse(text).value(env)
     except Unknown as exc:
-        raise NeedsTarget(f"the rule '{text}' needs {_meaning(exc.name)}") from None
+        raise NeedsTarget(f"the rule '{shown}' needs {_meaning(exc.name)}") from None
+    except ExprError as exc:
+        raise SchemaError(f"the rule '{shown}' of a contract cannot be computed: {exc}") from None
+
+
+def _state(value: Any, shown: str) -> int:
+    if not isinstance(value, int):
+        raise SchemaError(f"the rule '{shown}' of a contract gives {value!r}, which is no state")
+    return int(value)
 
 
 def _meaning(name: str) -> str:
     return "the target's number of layers" if name == "n" else name
 
 
+def _list(value: Any, shown: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise SchemaError(f"the rule '{shown}' of a contract gives {value!r}, which is no list of states")
+    return value
+
+
 def states_of(rule: CaptureRule, ids: Sequence[int], n: int | None) -> list[int]:
     """The state index of each id, in the order of the list. Raises `NeedsTarget`."""
     for case in rule.cases:
-        if case.when is None or _truth(case.when, _env(n, ids=list(ids))):
-            expr = parse(case.h)
-            try:
-                return [int(expr.value(_env(n, ids=list(ids), id=i))) for i in ids]
-            except Unknown as exc:
-                raise NeedsTarget(f"the rule 'h = {case.h}' needs {_meaning(exc.name)}") from None
+        if case.when is None or _value(case.when, _env(n, ids=list(ids)), case.when):
+            shown = f"h = {case.h}"
+            return [_state(_value(case.h, _env(n, ids=list(ids), id=i), shown), shown) for i in ids]
     return []
 
 
 def limits(rule: CaptureRule, n: int | None) -> tuple[int, int | None]:
     """Lowest and highest state the rule can capture; the highest is None when n is not known."""
-    lowest = int(parse(rule.lowest).value(_env(n)))
+    lowest = _state(_value(rule.lowest, {}, f"lowest = {rule.lowest}"), f"lowest = {rule.lowest}")
     highest = parse(rule.highest).known(_env(n))
-    return lowest, None if highest is None else int(highest)
+    return lowest, None if highest is None else _state(highest, f"highest = {rule.highest}")
 
 
 def captured(
@@ -86,7 +99,8 @@ def captured(
         if rule.default is None:
             return []
         value = parse(rule.default).known(_env(n))
-        return None if value is None else [int(v) for v in value]
+        shown = f"default = {rule.default}"
+        return None if value is None else [_state(v, shown) for v in _list(value, shown)]
     states = states_of(rule, ids, n)
     lowest, highest = limits(rule, n)
     inside = [h for h in states if h >= lowest and (highest is None or h <= highest)]

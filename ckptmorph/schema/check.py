@@ -14,7 +14,7 @@ from ckptmorph.schema.base import Model
 from ckptmorph.schema.check_names import check_expr_names, check_hub, check_name, unknown
 from ckptmorph.schema.codecs import CODECS, CodecFault
 from ckptmorph.schema.engines import CaptureRule, Engine
-from ckptmorph.schema.expr import ExprError
+from ckptmorph.schema.expr import ExprError, parse
 from ckptmorph.schema.kinds import KINDS
 from ckptmorph.schema.models import SCHEMA_VERSION, Algorithm, Entry, Line, Name, Use
 from ckptmorph.schema.positions import Positions, read_yaml
@@ -127,10 +127,18 @@ def _check_engine(registry: Registry, engine: Engine) -> None:
     for key, tensors in (
         ("missing", [policy.tensors for policy in engine.missing]),
         ("provided", [[provided.tensor] for provided in engine.provided]),
+        ("sizes", [sizes.tensor for sizes in engine.sizes]),
     ):
         for k, some in enumerate(tensors):
             for tensor in some:
                 _covered(tensor, hub, at.within(key, k))
+    for k, sizes in enumerate(engine.sizes):
+        ranks = [len(hub.tensors[t].shape) for text in sizes.tensor for t in _covered(text, hub, at)]
+        if not 0 <= sizes.dim < min(ranks, default=0):
+            raise SchemaError(
+                f"{sizes.tensor} have no dimension {sizes.dim} in common",
+                where=at.within("sizes", k).at(("dim",)),
+            )
     for key, conditions in (
         ("checks", [check.require for check in engine.checks]),
         ("unknown", [policy.when for policy in engine.unknown]),
@@ -160,6 +168,11 @@ def _check_capture(rules: Iterable[CaptureRule], at: Positions) -> None:
         texts = [text for case in rule.cases for text in (case.h, case.when)]
         for expr in [*texts, rule.lowest, rule.highest, rule.default]:
             check_expr_names(expr or "0", {"n", "id", "ids"}, at.within(k))
+        if type(parse(rule.lowest).known({})) is not int:
+            raise SchemaError(
+                f"lowest is {rule.lowest!r}, which is no number that holds for every target",
+                where=at.within(k).find(rule.lowest),
+            )
 
 
 def _hub(registry: Registry, name: str, at: Positions) -> Algorithm:

@@ -42,7 +42,7 @@ def atomic_folder(out: Path, *, overwrite: bool = False, sources: Iterable[Path]
     inputs = tuple(sources)
     check_target(target, overwrite=overwrite, sources=inputs)
     with ending_signals_raise(), _parents(target):
-        sweep(target)
+        sweep(target, inputs)
         reserved = reserve(target)
         try:
             with os_errors(reserved.path, "create"):

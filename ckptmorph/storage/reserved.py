@@ -11,6 +11,7 @@ import errno
 import fcntl
 import os
 import secrets
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,17 +73,21 @@ def reserve(out: Path) -> Reserved:
     raise IOFailure(f"No temporary name is free in {out.parent}.", where=str(out.parent), next="try again")
 
 
-def sweep(out: Path) -> None:
+def sweep(out: Path, sources: Iterable[Path] = ()) -> None:
     """Remove the temporary folders that dead processes left beside ``out``. Never raises an OSError.
 
-    Those of other outputs are removed only if a process of this machine made them.
+    Those of other outputs are removed only if a process of this machine made them, and none that a source lies in.
     """
+    spared = [Path(os.path.realpath(source)) for source in sources]
     with suppress(OSError):
         for name in os.listdir(out.parent):
             stem, mark, token = name.removesuffix(_LOCK).rpartition(_MARK)
             if name.endswith(_LOCK) and mark and stem[:1] == "." and _is_token(token):
+                path = out.parent / name.removesuffix(_LOCK)
+                if any(source.is_relative_to(os.path.realpath(path)) for source in spared):
+                    continue
                 with suppress(OSError):
-                    _remove_if_stale(out.parent / name.removesuffix(_LOCK), ours=stem[1:] == out.name)
+                    _remove_if_stale(path, ours=stem[1:] == out.name)
 
 
 def _remove_if_stale(path: Path, *, ours: bool) -> None:

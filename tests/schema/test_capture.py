@@ -229,3 +229,30 @@ def test_contracts_of_one_engine_share_the_rules_of_its_targets() -> None:
     engines = load_registry().engines
     for name in ("sglang", "vllm"):
         assert engines["eagle3", name].capture.rules == engines["eagle3_mla", name].capture.rules
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"cases": [Case(h="ids")]},
+        {"cases": [Case(h="'x'")]},
+        {"cases": [Case(h="id // 0")]},
+        {"cases": [Case(when="ids[9] == 3", h="id")]},
+        {"highest": "[1]"},
+        {"lowest": "'x'"},
+        {"default": "3"},
+        {"default": "['a']"},
+    ],
+)
+def test_a_rule_that_gives_no_states_is_a_fault_of_the_schema(fields: dict[str, Any]) -> None:
+    capture, rule = made(**fields)
+    with pytest.raises(SchemaError, match="of a contract"):
+        captured(capture, rule, None if "default" in fields else [1, 2], 20)
+
+
+@pytest.mark.parametrize("lowest", ["n - 30", "'x'", "[1]", "true", "1 // 0"])
+def test_the_lowest_state_is_a_number(tmp_path: Path, lowest: str) -> None:
+    shared = SHARED.replace("    because", f'    lowest: "{lowest}"\n    because')
+    with pytest.raises(SchemaError, match="lowest") as caught:
+        load_registry((with_set(tmp_path, "odd_targets", shared=shared),))
+    assert "shared.yaml:7:" in str(caught.value.where)

@@ -186,6 +186,8 @@ def test_a_name_line_that_is_not_whole(line: str) -> None:
 OUT = 'name: "net.blocks.{i+1}.out"'
 K_PERMUTED = '"layers.{i}.self_attn.k_proj.weight": rope'
 ABSOLUTE = "form: absolute}"
+HERE = "because: a test, source: {{repo: x/y, path: z, release: '1'}}"
+SIZES = "sizes:\n  - {{tensor: [{}], dim: {}, " + HERE + "}}\nmissing:\n"
 WRONG = [
     ("layout", "algorithm: eagle3", "algorithm: eagel3", "eagel3", "eagle3"),
     ("layout", "{use: hf_decoder,", "{use: hf_decodr,", "hf_decodr", "hf_decoder"),
@@ -265,6 +267,9 @@ WRONG = [
         "nrom.weight",
         "norm.weight",
     ),
+    ("engine", "missing:\n", SIZES.format("nrom.weight", 0), "nrom.weight", "norm.weight"),
+    ("engine", "missing:\n", SIZES.format("norm.weight", 1), "no dimension 1", None),
+    ("engine", "missing:\n", SIZES.format("norm.weight", -1), "no dimension -1", None),
     ("engine", 'lowest: "0"', 'lowest: "m"', "'m'", None),
     ("engine", "cases: [{h: id + 1}]", "cases: [{h: idx + 1}]", "idx", None),
     ("engine", "{fact: rope_theta,", "{fact: rope_tehta,", "rope_tehta", "rope_theta"),

@@ -511,6 +511,22 @@ def test_what_a_killed_process_left_goes_with_the_next_run_for_any_output_beside
     assert sorted(os.listdir(place)) == ["other", "third"]
 
 
+@pytest.mark.parametrize("inside", ["", "sub", "sub/model"])
+def test_a_source_in_what_a_killed_process_left_is_not_removed(place: Path, inside: str) -> None:
+    left = place / ".out.ckptmorph-tmp-01234567"
+    (left / "sub").mkdir(parents=True)
+    (left / "sub" / "model").write_text("precious")
+    lock = left.with_name(left.name + ".lock")
+    lock.write_text("")
+    make(place / "out", sources=[left / inside])
+    assert (left / "sub" / "model").read_text() == "precious"
+    make(place / "next")
+    assert left.exists()  # made by nobody of this machine
+    lock.write_text(os.uname().nodename)
+    make(place / "third")
+    assert sorted(os.listdir(place)) == ["next", "out", "third"]
+
+
 def test_what_another_machine_left_beside_another_output_is_not_judged(place: Path) -> None:
     """Some network file systems keep the locks of each machine to itself: it may be alive there."""
     (place / ".other.ckptmorph-tmp-01234567").mkdir()

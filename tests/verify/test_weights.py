@@ -122,6 +122,27 @@ def test_a_trained_layer_is_not_taken_for_a_fresh_one(tmp_path, change):
     assert "fresh-initialised" not in codes(write(tmp_path / "d", lambda t: fresh(t, **change)))
 
 
+@pytest.mark.parametrize("size", [1e-200, 1e-100, 1e100, 1e200])
+def test_numbers_of_64_bits_whose_powers_are_none_are_not_fresh(tmp_path, size):
+    """Their squares, or the squares of these, are zero or infinite."""
+
+    def extreme(tensors: dict) -> None:
+        for name, (kind, shape, data) in tensors.items():
+            if kind == "F64":
+                values = [
+                    1.0 if len(shape) == 1 else size * (1 + k % 7) * (-1) ** k for k in range(len(data) // 8)
+                ]
+                tensors[name] = (kind, shape, struct.pack(f"<{len(values)}d", *values))
+
+    content, said = build(
+        E3(layout="vllm", dtype="F64", hidden=512, vocab=128, draft=64, inner=16, embed=True)
+    )
+    extreme(content)
+    folder = save(tmp_path / "d", content, said)
+    for deep in (False, True):
+        assert not {"fresh-initialised", "random-table-used"} & set(codes(folder, deep=deep))
+
+
 def test_deep_looks_at_every_number(tmp_path):
     """A single NaN between the samples of a large matrix is seen with deep only, and that is what deep is for."""
     spec = E3(layout="vllm", hidden=1024, inner=2560, heads=4, head_dim=256)
