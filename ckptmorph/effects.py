@@ -32,6 +32,8 @@ WRONG_INPUTS = frozenset(
 )
 # More or fewer states than fc has columns for.
 WRONG_COUNT = frozenset({"aux-id-out-of-range", "aux-states-against-fc"})
+# They follow from what the engine builds, which is not known when a field is missing that says it.
+FROM_SHAPES = frozenset({"engine-raises", "shape-mismatch"})
 # What happens then is not known to this contract.
 UNKNOWN = {
     "engine-field-missing": "a field is missing that its class looks for",
@@ -73,6 +75,9 @@ def effect_of(
     findings, missing = list(findings), [t for t in treated if t.fate == "missing"]
     errors = [f for f in findings if f.severity is Severity.ERROR]
     codes, stopping = {f.code for f in errors}, {f.stops for f in errors if f.stops}
+    if "engine-field-missing" in codes and {f.code for f in errors if f.stops} <= FROM_SHAPES:
+        words = f"what {engine} does with this drafter is not known: {UNKNOWN['engine-field-missing']}"
+        return Effect(starts=None, kind="unknown", words=words)
     if "start" in stopping:
         return Effect(starts=False, kind="does-not-start", words=f"{engine} does not start with this drafter")
     unknown = [f.code for f in findings if f.code in UNKNOWN and f.severity is not Severity.NOTE]

@@ -70,7 +70,9 @@ def execute(
     folder = source.folder
     steps = {step.target: step for step in plan.tensors}
     methods: list[str] = []
-    with atomic_folder(out, overwrite=overwrite, sources=[folder.path]) as tmp:
+    # A folder of links has its bytes elsewhere, and these must stay, too.
+    elsewhere = sorted({folder.file_path(name).resolve().parent for name in folder.headers})
+    with atomic_folder(out, overwrite=overwrite, sources=[folder.path, *elsewhere]) as tmp:
         for file in plan.files:
             methods.append(_weights(tmp, file, steps, folder, progress))
         write_bytes(tmp / CONFIG, plan.config_text.encode("utf-8"))

@@ -459,6 +459,13 @@ VLLM: list[Row] = [
         *("vllm", "0.22.0", f"eagle_config.{AT}"),
         *(says("default-states", eagle_config={AT: [3, 5, 7]}, **{AT: None}), True, False),
     ),
+    *[
+        ("vllm", "0.24.0", f"{NULL} {field}", says(NULL, **{field: None}), False, True)
+        for field in (
+            *("hidden_act", "rms_norm_eps", "max_position_embeddings", "tie_word_embeddings"),
+            *("attention_bias", "rope_theta"),
+        )
+    ],
     ("vllm", "0.24.0", "flat Eagle3Qwen3ForCausalLM", loads("Eagle3Qwen3ForCausalLM", QWEN3), "fail", "ok"),
     (
         *("vllm", "0.24.0", "flat num_aux_states"),

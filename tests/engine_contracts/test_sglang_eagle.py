@@ -608,6 +608,14 @@ def test_nulls(kind: str, release: str, field: str) -> None:
 
 
 @pytest.mark.parametrize(("kind", "release"), ALL)
+def test_a_null_epsilon_fails_later_in_older_releases(kind: str, release: str) -> None:
+    """It is added to a tensor; transformers 5.6.0 (from 0.5.11 on) refuses it when the config is read."""
+    found = look(kind, release, rms_norm_eps=None).findings
+    stops = [f.stops for f in found if f.code == "engine-config-null"]
+    assert stops == (["start"] if since("0.5.11", release) else ["forward"])
+
+
+@pytest.mark.parametrize(("kind", "release"), ALL)
 def test_heads_that_do_not_divide(kind: str, release: str) -> None:
     wrong = codes(look(kind, release, num_attention_heads=3, num_key_value_heads=3))
     assert ("heads-must-divide" in wrong) is (kind == "llama" and since("0.5.11", release))

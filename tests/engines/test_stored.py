@@ -12,7 +12,7 @@ KEPT = stored()
 
 def test_enough_was_seen() -> None:
     assert sum(len(records) for _, _, records in KEPT) >= 400
-    assert {engine for engine, _, _ in KEPT} == {"sglang", "speculators"}
+    assert {engine for engine, _, _ in KEPT} >= {"sglang", "vllm"}
 
 
 @pytest.mark.parametrize(("engine", "release"), [(engine, release) for engine, release, _ in KEPT])
