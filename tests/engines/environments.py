@@ -1,8 +1,9 @@
 """Environments with real engines, made from lists of exact versions and kept under ``.venvs/`` until a list changes.
 
-Every engine shares one base (torch for the CPU and light packages). What differs between releases, the engine itself
-and the transformers of its time, lies in a folder of its own that comes first on the path. Nothing is resolved: the
-engine's own requirements name CUDA packages of several gigabytes that loading on a CPU never imports.
+Engines share a base (torch for the CPU and light packages), unless a list ``base-ENGINE.txt`` gives one of its own.
+What differs between releases, the engine itself and the transformers of its time, lies in a folder of its own that comes
+first on the path. Nothing is resolved: the engine's own requirements name CUDA packages of several gigabytes that loading
+on a CPU never imports.
 """
 
 from __future__ import annotations
@@ -36,16 +37,17 @@ class Environment:
 
 def known() -> list[tuple[str, str]]:
     """Engines and releases that there are lists for."""
-    names = sorted(p.stem for p in LISTS.glob("*-*.txt"))
+    names = sorted(p.stem for p in LISTS.glob("*-*.txt") if not p.stem.startswith("base-"))
     return [(engine, release) for engine, _, release in (name.partition("-") for name in names)]
 
 
 def environment(engine: str, release: str) -> Environment:
     """Make it if it is not there yet. Needs a package registry, about a minute and 1.5 GB the first time."""
-    base = _made("base", lambda where: _base(where))
-    python = base / "bin" / "python"
-    name = f"{engine}-{release}"
-    path = _made(name, lambda where: _install(python, LISTS / f"{name}.txt", "--target", str(where)))
+    own = f"base-{engine}"
+    name = own if (LISTS / f"{own}.txt").exists() else "base"
+    base = _made(name, lambda where: _base(where, LISTS / f"{name}.txt"))
+    python, at = base / "bin" / "python", f"{engine}-{release}"
+    path = _made(at, lambda where: _install(python, LISTS / f"{at}.txt", "--target", str(where)))
     return Environment(engine, release, python, path)
 
 
@@ -60,9 +62,9 @@ def _made(name: str, make: object) -> Path:
     return where
 
 
-def _base(where: Path) -> None:
+def _base(where: Path, listed: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", str(where)], check=True)
-    _install(where / "bin" / "python", LISTS / "base.txt")
+    _install(where / "bin" / "python", listed)
 
 
 def _install(python: Path, listed: Path, *more: str) -> None:

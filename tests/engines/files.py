@@ -188,6 +188,18 @@ BASES = {
         "e3-two": replace(VLLM, layout="speculators", layers=2, embed=True),
     },
 }
+SLOW = {
+    "vllm": (
+        "e3-two",
+        "e3-full",
+        "e3-qwen",
+        "e1-two",
+        "e1-safeailab",
+        "e1-sglang",
+        "e1-two-safeailab",
+        "e1-two-sglang",
+    )
+}
 # Without a size, the decoder's config class means one of several gigabytes, which no small machine can build.
 HUGE = {"speculators": tuple(f".{size}" for size in ("hidden_size", "intermediate_size", "vocab_size"))}
 FOREIGN = {f"foreign-{engine}": bases["e3"] for engine, bases in BASES.items()}
@@ -229,8 +241,10 @@ def eagle(engine: str) -> tuple[File, ...]:
 
 
 def files(engine: str, release: str) -> tuple[File, ...]:
-    """Everything an engine release is shown."""
-    return (*eagle3(engine), *eagle(engine), *converted(engine, release))
+    """Everything an engine release is shown. One that takes seconds to start is not shown every variant."""
+    every = (*eagle3(engine), *eagle(engine), *converted(engine, release))
+    left_out = SLOW.get(engine, ())
+    return tuple(file for file in every if file.name.partition("/")[0] not in left_out)
 
 
 @cache
