@@ -1,9 +1,9 @@
 """Environments with real engines, made from lists of exact versions and kept under ``.venvs/`` until a list changes.
 
 Engines share a base (torch for the CPU and light packages), unless a list ``base-ENGINE.txt`` gives one of its own.
-What differs between releases, the engine itself and the transformers of its time, lies in a folder of its own that comes
-first on the path. Nothing is resolved: the engine's own requirements name CUDA packages of several gigabytes that loading
-on a CPU never imports.
+What differs between releases, the engine itself and the transformers of its time, lies in a folder of its own that
+comes first on the path. Nothing is resolved: the engine's own requirements name CUDA packages of several gigabytes
+that loading on a CPU never imports.
 """
 
 from __future__ import annotations
