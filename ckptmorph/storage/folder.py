@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,12 @@ class Folder:
             InternalError: ``bad-range`` for bytes outside of the tensor.
             IOFailure: the file cannot be read, or changed since the folder was opened.
         """
+        with self.opened(name) as part:
+            return part(start, self.tensors[name].nbytes if stop is None else stop)
+
+    @contextmanager
+    def opened(self, name: str) -> Iterator[Callable[[int, int], bytes]]:
+        """For reading several parts of a tensor: a function of start and stop. Raises what `read` raises."""
         info = self.tensors.get(name)
         if info is None:
             near = did_you_mean(name, self.tensors)
@@ -68,17 +75,20 @@ class Folder:
             raise InputError(
                 f"There is no tensor {name!r}.", code="unknown-tensor", where=str(self.path), hint=hint
             )
-        stop = info.nbytes if stop is None else stop
-        if not 0 <= start <= stop <= info.nbytes:
-            raise InternalError(
-                f"Bytes {start} to {stop} are not all in {name}.", code="bad-range", where=name
-            )
         path = self.file_path(info.file)
         fd = open_regular(path)
-        try:
+
+        def part(start: int, stop: int) -> bytes:
+            if not 0 <= start <= stop <= info.nbytes:
+                raise InternalError(
+                    f"Bytes {start} to {stop} are not all in {name}.", code="bad-range", where=name
+                )
             if os.fstat(fd).st_size != self.headers[info.file].file_size:
                 raise source_changed(path)
             return pread_exactly(fd, info.start + start, info.start + stop, path)
+
+        try:
+            yield part
         finally:
             os.close(fd)
 
