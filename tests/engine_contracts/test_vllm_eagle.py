@@ -463,7 +463,7 @@ def test_a_full_config(cls: str, release: str) -> None:
 
 
 BESIDE: dict[str, Any] = {
-    "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 8, "num_key_value_heads": 1, "head_dim": 2,
+    "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 2,
     "num_hidden_layers": 3, "vocab_size": 7, "rms_norm_eps": 0.5, "hidden_act": "relu", "logit_scale": 4.0,
     "mlp_bias": False,
 }  # fmt: skip
