@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ckptmorph.contract import predict
 from ckptmorph.detect import ranked
 from ckptmorph.effects import effect_of
+from ckptmorph.errors import UsageError
 from ckptmorph.examine import examined, own_faults
 from ckptmorph.findings import by_severity, verdict_of
 from ckptmorph.results import GraphView, Inspection, Restored, TensorView, Verification
@@ -152,7 +153,7 @@ def plan(
 
 def convert(
     drafter: PathLike,
-    out: PathLike,
+    out: PathLike | None = None,
     *,
     to: str,
     from_: str | None = None,
@@ -165,6 +166,7 @@ def convert(
     assume_default: bool = False,
     accept: Iterable[str] = (),
     overwrite: bool = False,
+    in_place: bool = False,
     hash: bool = False,
     fsync: bool = True,
     schema_path: Sequence[PathLike] = (),
@@ -174,6 +176,8 @@ def convert(
 
     Args:
         overwrite: replace an existing output; its content is kept as a backup that `restore` brings back.
+        in_place: change the drafter itself, without ``out``: only its headers, config and changed tensors are written.
+            The old ones are kept, and `restore` brings them back.
         hash: record the sha256 of the source files.
         fsync: wait until the output is on the disk. Without it, a power cut can leave half of it.
         progress: called with the number of bytes written since its last call.
@@ -189,6 +193,17 @@ def convert(
         to, from_=from_, layout=layout, target=target, target_arch=target_arch, facts=facts, aux_states=aux_states,
         aux_layers=aux_layers, assume_default=assume_default, accept=accept,
     )  # fmt: skip
+    if in_place:
+        from ckptmorph.in_place import convert_in_place
+
+        if out is not None or overwrite or hash or not fsync:
+            text = "a conversion in place has no other output, overwrites and hashes nothing, and waits for the disk"
+            raise UsageError(text, code="usage", next="ckptmorph convert DRAFTER --in-place --to NAME")
+        return convert_in_place(_registry(schema_path), Path(drafter), wish)
+    if out is None:
+        raise UsageError(
+            "no output is named", code="missing-argument", next="give a folder, or convert in place"
+        )
     registry, source = _opened(drafter, wish, schema_path)
     made = make_plan(registry, source, wish, Path(out))
     return execute(
@@ -319,10 +334,13 @@ def diff(a: PathLike, b: PathLike, *, schema_path: Sequence[PathLike] = ()) -> D
 
 
 def restore(out: PathLike) -> Restored:
-    """Undo the last ``overwrite`` of a folder. Raises UsageError when there is no backup."""
-    from ckptmorph.storage import output
+    """Undo the last ``in_place`` or ``overwrite`` of a folder, also one that was broken off.
 
-    return Restored(path=str(output.restore(Path(out))))
+    Raises UsageError when there is no backup, or the folder was changed since.
+    """
+    from ckptmorph import backup
+
+    return Restored(path=str(backup.restore(Path(out))))
 
 
 def graph(

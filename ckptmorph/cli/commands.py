@@ -86,8 +86,13 @@ def plan(drafter: Path, as_json: bool, quiet: bool, verbose: bool, **kwargs: Any
 
 @root.command()
 @drafter_argument
-@path_argument("out")
+@path_argument("out", required=False)
 @wishes
+@click.option(
+    "--in-place",
+    is_flag=True,
+    help="Change DRAFTER itself, without OUT: headers, config and changed tensors. `restore` undoes it.",
+)
 @click.option(
     "--overwrite", is_flag=True, help="Replace OUT; its content is kept and `restore` brings it back."
 )
@@ -99,8 +104,9 @@ def plan(drafter: Path, as_json: bool, quiet: bool, verbose: bool, **kwargs: Any
 @common
 def convert(
     drafter: Path,
-    out: Path,
+    out: Path | None,
     dry_run: bool,
+    in_place: bool,
     overwrite: bool,
     hash: bool,
     no_fsync: bool,
@@ -109,8 +115,12 @@ def convert(
     verbose: bool,
     **kwargs: Any,
 ) -> int:
-    """Convert DRAFTER into the new folder OUT."""
+    """Convert DRAFTER into the new folder OUT, or --in-place."""
     options = values(kwargs)
+    if (out is None) is not in_place:
+        text = "give OUT or --in-place, not both" if in_place else "the argument OUT is missing"
+        code = "usage" if in_place else "missing-argument"
+        raise UsageError(text, code=code, next="ckptmorph convert --help")
     from ckptmorph import api
     from ckptmorph.cli import views
     from ckptmorph.cli.progress import progress
@@ -121,7 +131,14 @@ def convert(
         return 0
     with progress(drafter, quiet=quiet or as_json) as report:
         result = api.convert(
-            drafter, out, overwrite=overwrite, hash=hash, fsync=not no_fsync, progress=report, **options
+            drafter,
+            out,
+            in_place=in_place,
+            overwrite=overwrite,
+            hash=hash,
+            fsync=not no_fsync,
+            progress=report,
+            **options,
         )
     _emit(result, views.report, as_json=as_json, quiet=quiet, verbose=verbose)
     return 0
@@ -199,7 +216,7 @@ def diff(a: Path, b: Path, as_json: bool, quiet: bool, verbose: bool, **kwargs: 
 @path_argument("out")
 @common
 def restore(out: Path, as_json: bool, quiet: bool, verbose: bool, schema_path: tuple[Path, ...]) -> int:
-    """Undo the last --overwrite of OUT, byte for byte."""
+    """Undo the last --in-place conversion of OUT, or the last --overwrite, byte for byte."""
     from ckptmorph import api
     from ckptmorph.cli import views
 

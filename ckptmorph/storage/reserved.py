@@ -122,6 +122,11 @@ def _locked(fd: int, *, without_locks: bool) -> bool:
     return True
 
 
+def lock_free(fd: int) -> bool:
+    """Lock an open file; False when somebody else has. Where there are no locks, nobody has."""
+    return _locked(fd, without_locks=True)
+
+
 def _is_still(fd: int, path: Path) -> bool:
     try:
         there, mine = os.lstat(path), os.fstat(fd)
