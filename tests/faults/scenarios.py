@@ -8,18 +8,26 @@ must be as if nothing had happened.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ckptmorph import api
+from ckptmorph.errors import InputError
 from tests.builders import build
+from tests.faults.layer import Fault, watched
 from tests.storage.helpers import snapshot
 
 State = Mapping[str, str]
 LEFTOVER = ".ckptmorph-tmp-"
 BACKUP = "out.ckptmorph-backup"
+INSIDE = ".ckptmorph-backup"
+
+
+class Lost(Exception):
+    """Something did not come back."""
 
 
 def visible(place: Path) -> dict[str, str]:
@@ -50,6 +58,7 @@ class Scenario:
         run: the action, which faults break off.
         repair: after a fault that did not bring about ``after``: what a user does, to have it in the end.
         also: more states that may be found after a fault, made from ``before`` and ``after``.
+        between: whether a state is one that nobody takes for a finished drafter, and that can be repaired.
         written: the folder that the run changes; everything else below the base must stay as it is.
     """
 
@@ -58,6 +67,7 @@ class Scenario:
     run: Callable[[Path], None]
     repair: Callable[[Path], None]
     also: Callable[[State, State], list[State]] = lambda before, after: []
+    between: Callable[[State, State, State], bool] = lambda now, before, after: False
     written: str = "place"
 
 
@@ -163,6 +173,94 @@ def restore_and(run: Callable[[Path], None]) -> Callable[[Path], None]:
     return repair
 
 
+# --- in place
+
+
+def lying_there(base: Path) -> None:
+    """Something to permute and to compute, in a folder with other files in it."""
+    folder = build(base / "drafter", "sglang", states=(33, 2, 18), ids=None, form="absolute", **_SMALL)
+    (folder / "README.md").write_text("mine")
+    (folder / "config.json").chmod(0o640)
+
+
+def way_back(base: Path) -> None:
+    """Two shards with index and side-car, which were converted in place before."""
+    build(base / "drafter", "speculators", shards=2, embed=True, **_SMALL)
+    api.convert(base / "drafter", to="sglang", in_place=True)
+    shutil.rmtree(base / "drafter" / INSIDE)
+
+
+def lying_changed(base: Path) -> None:
+    lying_there(base)
+    _change_there(base)
+
+
+def broken_off(base: Path) -> None:
+    """A conversion in place whose process was killed after it had written into the weights."""
+    lying_there(base / "trial")
+    with watched() as layer:
+        _change_there(base / "trial")
+    shutil.rmtree(base / "trial")
+    last = max(n for n, call in enumerate(layer.calls, 1) if call.name == "pwrite")
+    lying_there(base)
+    pid = os.fork()
+    if pid == 0:
+        with watched(Fault(last, "kill-half")):
+            _change_there(base)
+        os._exit(1)
+    os.waitpid(pid, 0)
+
+
+def _change_there(base: Path) -> None:
+    more = {name: value for name, value in _COMPUTED.items() if name != "hash"}
+    api.convert(base / "drafter", to="vllm", in_place=True, **more)
+
+
+def _go_back_there(base: Path) -> None:
+    api.convert(base / "drafter", to="speculators", in_place=True)
+
+
+def _restore_there(base: Path) -> None:
+    api.restore(base / "drafter")
+
+
+def _if_there_is_any(base: Path) -> None:
+    if (base / "drafter" / INSIDE).exists():
+        _restore_there(base)
+
+
+def again(prepare: Callable[[Path], None], run: Callable[[Path], None]) -> Callable[[Path], None]:
+    """Nobody reads what is in between; a copy can be restored to what it was; and converting again does both itself."""
+
+    def repair(base: Path) -> None:
+        if (base / "drafter" / INSIDE / "unfinished").exists():
+            try:
+                api.inspect(base / "drafter")
+            except InputError as exc:
+                if exc.code != "in-place-unfinished":
+                    raise
+            else:
+                raise Lost("what is in between can be read")
+            shutil.copytree(base / "drafter", base / "copy" / "drafter")
+            _restore_there(base / "copy")
+            prepare(base / "fresh")
+            there, was = visible(base / "copy" / "drafter"), visible(base / "fresh" / "drafter")
+            shutil.rmtree(base / "copy")
+            shutil.rmtree(base / "fresh")
+            if there != was:
+                raise Lost("restoring does not give what was there")
+        run(base)
+
+    return repair
+
+
+def _nobody_reads(now: State, before: State, after: State) -> bool:
+    """Marked as unfinished, and without a config, or all old, or all new."""
+    drafter = {name: what for name, what in now.items() if not name.startswith(INSIDE)}
+    whole = [{n: w for n, w in state.items() if not n.startswith(INSIDE)} for state in (before, after)]
+    return f"{INSIDE}/unfinished" in now and ("config.json" not in drafter or drafter in whole)
+
+
 # --- scenarios
 
 
@@ -201,5 +299,37 @@ SCENARIOS = {
         ),
         Scenario("restore", overwritten, restoring, restoring, _backup_alone),
         Scenario("sweep", with_leftovers, converting(), converting()),
+        Scenario(
+            "in-place",
+            lying_there,
+            _change_there,
+            again(lying_there, _change_there),
+            between=_nobody_reads,
+            written="drafter",
+        ),
+        Scenario(
+            "in-place-shards",
+            way_back,
+            _go_back_there,
+            again(way_back, _go_back_there),
+            between=_nobody_reads,
+            written="drafter",
+        ),
+        Scenario(
+            "undo-in-place",
+            lying_changed,
+            _restore_there,
+            _if_there_is_any,
+            between=_nobody_reads,
+            written="drafter",
+        ),
+        Scenario(
+            "roll-back",
+            broken_off,
+            _restore_there,
+            _if_there_is_any,
+            between=_nobody_reads,
+            written="drafter",
+        ),
     ]
 }
