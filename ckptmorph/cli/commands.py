@@ -86,27 +86,41 @@ def plan(drafter: Path, as_json: bool, quiet: bool, verbose: bool, **kwargs: Any
 
 @root.command()
 @drafter_argument
-@path_argument("out")
+@path_argument("out", required=False)
 @wishes
+@click.option(
+    "--in-place",
+    is_flag=True,
+    help="Change DRAFTER itself, without OUT: headers, config and changed tensors. `restore` undoes it.",
+)
 @click.option(
     "--overwrite", is_flag=True, help="Replace OUT; its content is kept and `restore` brings it back."
 )
 @click.option("--dry-run", is_flag=True, help="The same as plan.")
 @click.option("--hash", is_flag=True, help="Record the sha256 of the source files.")
+@click.option(
+    "--no-fsync", is_flag=True, help="Do not wait for the disk: for outputs that are soon deleted again."
+)
 @common
 def convert(
     drafter: Path,
-    out: Path,
+    out: Path | None,
     dry_run: bool,
+    in_place: bool,
     overwrite: bool,
     hash: bool,
+    no_fsync: bool,
     as_json: bool,
     quiet: bool,
     verbose: bool,
     **kwargs: Any,
 ) -> int:
-    """Convert DRAFTER into the new folder OUT."""
+    """Convert DRAFTER into the new folder OUT, or --in-place."""
     options = values(kwargs)
+    if (out is None) is not in_place:
+        text = "give OUT or --in-place, not both" if in_place else "the argument OUT is missing"
+        code = "usage" if in_place else "missing-argument"
+        raise UsageError(text, code=code, next="ckptmorph convert --help")
     from ckptmorph import api
     from ckptmorph.cli import views
     from ckptmorph.cli.progress import progress
@@ -116,7 +130,16 @@ def convert(
         _emit(planned, views.plan, as_json=as_json, quiet=quiet, verbose=verbose)
         return 0
     with progress(drafter, quiet=quiet or as_json) as report:
-        result = api.convert(drafter, out, overwrite=overwrite, hash=hash, progress=report, **options)
+        result = api.convert(
+            drafter,
+            out,
+            in_place=in_place,
+            overwrite=overwrite,
+            hash=hash,
+            fsync=not no_fsync,
+            progress=report,
+            **options,
+        )
     _emit(result, views.report, as_json=as_json, quiet=quiet, verbose=verbose)
     return 0
 
@@ -193,7 +216,7 @@ def diff(a: Path, b: Path, as_json: bool, quiet: bool, verbose: bool, **kwargs: 
 @path_argument("out")
 @common
 def restore(out: Path, as_json: bool, quiet: bool, verbose: bool, schema_path: tuple[Path, ...]) -> int:
-    """Undo the last --overwrite of OUT, byte for byte."""
+    """Undo the last --in-place conversion of OUT, or the last --overwrite, byte for byte."""
     from ckptmorph import api
     from ckptmorph.cli import views
 

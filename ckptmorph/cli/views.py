@@ -104,6 +104,9 @@ def report(view: Report, *, verbose: bool) -> str:
         words.get(view.prediction.verdict, "checked") if view.prediction else "checked: reads back as planned"
     )
     written = size(view.bytes.copied + view.bytes.computed)
+    if view.method == "in-place":
+        written += " of tensors changed"
+        word += f"\nundo it with ckptmorph restore {view.output}"
     out.append(f"{colour('done', 'ok')} {view.output} ({written} in {view.seconds:.2f} s); {word}\n")
     return "".join(out)
 
