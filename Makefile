@@ -4,6 +4,7 @@ PYTHON      ?= python3
 VENV        ?= .venv
 PYTEST_ARGS ?= -n 2
 BENCH_ARGS  ?=
+FAULTS_ARGS ?=
 
 BIN := $(abspath $(VENV))/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
@@ -14,7 +15,7 @@ DEV := $(VENV)/.stamp-dev
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help venv test unit lint types format demo bench contracts mutate engines docs clean
+.PHONY: help venv test unit lint types format demo bench contracts mutate engines faults docs clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -69,6 +70,9 @@ mutate: $(DEV) ## Change every rule of every contract in memory and list what no
 
 engines: $(DEV) ## Show drafters to real engines on this CPU and compare: make engines [AT=name@release] [STORED=1]
 	@$(BIN)/python -m tests.engines $(AT) $(if $(STORED),--stored)
+
+faults: $(DEV) ## Break conversions off at every system call and count what is lost (FAULTS_ARGS="--quick overwrite")
+	@$(BIN)/python -m tests.faults $(FAULTS_ARGS)
 
 docs: $(DEV) ## Regenerate what is generated: JSON Schema, CLI reference, support matrix, output in the README
 	@$(BIN)/python -m tools.generate

@@ -16,7 +16,7 @@ from ckptmorph.examine import examined, own_faults
 from ckptmorph.findings import by_severity, verdict_of
 from ckptmorph.results import GraphView, Inspection, Restored, TensorView, Verification
 from ckptmorph.schema.registry import Registry, load_registry
-from ckptmorph.sources import Source, Wish, engine_release, open_source, split_release
+from ckptmorph.sources import PathLike, Source, Wish, engine_release, open_source, split_release, wish_for
 from ckptmorph.storage.folder import open_folder
 
 # What only one verb needs is imported by that verb: most of the time of a short command goes into imports.
@@ -28,46 +28,11 @@ if TYPE_CHECKING:
     from ckptmorph.predictions import EngineAt
     from ckptmorph.quant import Quantised
 
-PathLike = str | Path
 Progress = Callable[[int], None]
 
 
 def _registry(schema_path: Sequence[PathLike]) -> Registry:
     return load_registry(tuple(Path(p) for p in schema_path))
-
-
-def _wish(
-    to: str,
-    *,
-    from_: str | None = None,
-    layout: str | None = None,
-    target: PathLike | None = None,
-    target_arch: str | None = None,
-    facts: Mapping[str, Any] | None = None,
-    aux_states: Iterable[int] | None = None,
-    aux_layers: Iterable[int] | None = None,
-    assume_default: bool = False,
-    accept: Iterable[str] = (),
-) -> Wish:
-    return Wish(
-        to=to,
-        from_=from_,
-        layout=layout,
-        target=None if target is None else _target_path(target),
-        target_arch=target_arch,
-        facts={name: _text(value) for name, value in (facts or {}).items()},
-        aux_states=tuple(aux_states) if aux_states is not None else None,
-        aux_layers=tuple(aux_layers) if aux_layers is not None else None,
-        assume_default=assume_default,
-        accept=tuple(accept),
-    )
-
-
-def _target_path(target: PathLike) -> Path:
-    """As a path. One that begins with a dot is no name on the Hub, which ``Path`` would forget."""
-    path = Path(target)
-    dotted = isinstance(target, str) and target.startswith("./")
-    return Path.cwd() / path if dotted and not path.exists() else path
 
 
 def _opened(drafter: PathLike, wish: Wish, schema_path: Sequence[PathLike]) -> tuple[Registry, Source]:
@@ -83,12 +48,6 @@ def _examined_for(
     name, release = split_release(wish.to)
     source, quantised = examined(registry, open_folder(Path(drafter)), wish, deep=deep)
     return registry, source, quantised, engine_release(registry, source.layout.algorithm, name, release)
-
-
-def _text(value: Any) -> str:
-    import json
-
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def inspect(
@@ -109,7 +68,7 @@ def inspect(
 
     Raises InputError when the folder is broken or no drafter, RefusedError when two layouts fit equally well.
     """
-    wish = _wish(
+    wish = wish_for(
         "-", from_=from_, target=target, target_arch=target_arch,
         facts=facts, aux_states=aux_states, aux_layers=aux_layers, assume_default=assume_default,
     )  # fmt: skip
@@ -183,7 +142,7 @@ def plan(
     """
     from ckptmorph.planner import make_plan
 
-    wish = _wish(
+    wish = wish_for(
         to, from_=from_, layout=layout, target=target, target_arch=target_arch, facts=facts, aux_states=aux_states,
         aux_layers=aux_layers, assume_default=assume_default, accept=accept,
     )  # fmt: skip
@@ -207,6 +166,7 @@ def convert(
     accept: Iterable[str] = (),
     overwrite: bool = False,
     hash: bool = False,
+    fsync: bool = True,
     schema_path: Sequence[PathLike] = (),
     progress: Progress | None = None,
 ) -> Report:
@@ -215,6 +175,7 @@ def convert(
     Args:
         overwrite: replace an existing output; its content is kept as a backup that `restore` brings back.
         hash: record the sha256 of the source files.
+        fsync: wait until the output is on the disk. Without it, a power cut can leave half of it.
         progress: called with the number of bytes written since its last call.
 
     Raises:
@@ -224,13 +185,15 @@ def convert(
     from ckptmorph.execute import execute
     from ckptmorph.planner import make_plan
 
-    wish = _wish(
+    wish = wish_for(
         to, from_=from_, layout=layout, target=target, target_arch=target_arch, facts=facts, aux_states=aux_states,
         aux_layers=aux_layers, assume_default=assume_default, accept=accept,
     )  # fmt: skip
     registry, source = _opened(drafter, wish, schema_path)
     made = make_plan(registry, source, wish, Path(out))
-    return execute(registry, made, source, Path(out), overwrite=overwrite, hash=hash, progress=progress)
+    return execute(
+        registry, made, source, Path(out), overwrite=overwrite, hash=hash, sync=fsync, progress=progress
+    )
 
 
 def verify(
@@ -259,7 +222,7 @@ def verify(
     Raises InputError when the folder is broken or no drafter, UsageError for an unknown engine or no such target,
     IOFailure when the Hub cannot be reached.
     """
-    wish = _wish(
+    wish = wish_for(
         engine, from_=from_, target=target, target_arch=target_arch,
         facts=facts, aux_states=aux_states, aux_layers=aux_layers, assume_default=assume_default,
     )  # fmt: skip
@@ -307,7 +270,7 @@ def verify_all(
     """Where can this drafter run? Every engine at every release that was looked at. Arguments as for `verify`."""
     from ckptmorph.matrix import matrix
 
-    wish = _wish(
+    wish = wish_for(
         "-", from_=from_, target=target, target_arch=target_arch,
         facts=facts, aux_states=aux_states, aux_layers=aux_layers, assume_default=assume_default,
     )  # fmt: skip
@@ -333,7 +296,7 @@ def explain(
     """Explain one topic (a fact such as ``aux-states``) of a verification: rules, sources, both sides, outcome."""
     from ckptmorph.explanations import explain as explained
 
-    wish = _wish(
+    wish = wish_for(
         engine, from_=from_, target=target, target_arch=target_arch,
         facts=facts, aux_states=aux_states, aux_layers=aux_layers, assume_default=assume_default,
     )  # fmt: skip
@@ -350,8 +313,8 @@ def diff(a: PathLike, b: PathLike, *, schema_path: Sequence[PathLike] = ()) -> D
     from ckptmorph.compare import compare
 
     registry = _registry(schema_path)
-    first = open_source(registry, open_folder(Path(a)), _wish("-"))
-    second = open_source(registry, open_folder(Path(b)), _wish("-"))
+    first = open_source(registry, open_folder(Path(a)), wish_for("-"))
+    second = open_source(registry, open_folder(Path(b)), wish_for("-"))
     return compare(first, second)
 
 
@@ -385,7 +348,7 @@ def graph(
     registry = _registry(schema_path)
     if to is None and drafter is None:
         return everything(registry)
-    wish = _wish(
+    wish = wish_for(
         to or "-", from_=from_, target=target, target_arch=target_arch,
         facts=facts, aux_states=aux_states, aux_layers=aux_layers, assume_default=assume_default,
     )  # fmt: skip

@@ -10,16 +10,18 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from ckptmorph.errors import CkptmorphError
+from ckptmorph.errors import CkptmorphError, InputError
 from ckptmorph.facts import Evidence, Known
 from ckptmorph.findings import Finding, Value, plain, warning
 from ckptmorph.schema.codecs import CodecFault
 from ckptmorph.schema.models import Algorithm
 from ckptmorph.schema.values import typed
+from ckptmorph.storage.files import mode_of
 from ckptmorph.storage.folder import Folder
 from ckptmorph.storage.header import MAX_HEADER, check_raw
 from ckptmorph.storage.index import is_bare_name, weight_map
-from ckptmorph.storage.jsontext import parse_object
+from ckptmorph.storage.jsontext import load_json, parse_object
+from ckptmorph.storage.links import contained
 
 SIDECAR = "ckptmorph.json"
 SCHEMA = "ckptmorph.provenance/1"
@@ -154,12 +156,11 @@ def _samples(folder: Folder) -> str:
 
 def read_sidecar(folder: Folder) -> tuple[SideCar | None, list[Finding]]:
     """The side-car if there is one and it still fits; otherwise findings that say why it is not used."""
-    path = folder.path / SIDECAR
-    if not path.is_file():
+    if mode_of(folder.path / SIDECAR) is None:
         return None, []
     try:
-        car = SideCar.model_validate(json.loads(path.read_bytes()))
-    except (ValueError, ValidationError, RecursionError, OSError):
+        car = SideCar.model_validate(load_json(contained(folder.path, SIDECAR))[0])
+    except (ValidationError, InputError):
         return None, [
             warning("side-car-unreadable", f"{SIDECAR} cannot be read; it is not used", where=SIDECAR)
         ]

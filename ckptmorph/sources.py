@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from ckptmorph.canonical import Drafter, Request
 from ckptmorph.detect import Detection, detect, ranked
@@ -20,6 +21,8 @@ from ckptmorph.schema.registry import Registry
 from ckptmorph.storage.beside import Beside
 from ckptmorph.storage.folder import Folder
 from ckptmorph.target import Target, read_target
+
+PathLike = str | Path
 
 # Findings that ask something of the user; the checkpoint itself is not broken.
 QUESTIONS = frozenset(
@@ -49,6 +52,47 @@ class Wish:
     aux_layers: tuple[int, ...] | None = None
     assume_default: bool = False
     accept: tuple[str, ...] = ()
+
+
+def wish_for(
+    to: str,
+    *,
+    from_: str | None = None,
+    layout: str | None = None,
+    target: PathLike | None = None,
+    target_arch: str | None = None,
+    facts: Mapping[str, Any] | None = None,
+    aux_states: Iterable[int] | None = None,
+    aux_layers: Iterable[int] | None = None,
+    assume_default: bool = False,
+    accept: Iterable[str] = (),
+) -> Wish:
+    """A wish, from what callers of the API may say."""
+    return Wish(
+        to=to,
+        from_=from_,
+        layout=layout,
+        target=None if target is None else _target_path(target),
+        target_arch=target_arch,
+        facts={name: _text(value) for name, value in (facts or {}).items()},
+        aux_states=tuple(aux_states) if aux_states is not None else None,
+        aux_layers=tuple(aux_layers) if aux_layers is not None else None,
+        assume_default=assume_default,
+        accept=tuple(accept),
+    )
+
+
+def _target_path(target: PathLike) -> Path:
+    """As a path. One that begins with a dot is no name on the Hub, which ``Path`` would forget."""
+    path = Path(target)
+    dotted = isinstance(target, str) and target.startswith("./")
+    return Path.cwd() / path if dotted and not path.exists() else path
+
+
+def _text(value: Any) -> str:
+    import json
+
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 @dataclass

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from ckptmorph.errors import InputError
 from ckptmorph.schema.models import TargetReading
-from ckptmorph.storage.files import open_regular, os_errors, pread_exactly, source_changed
+from ckptmorph.storage.files import os_errors, pread_exactly, reading, source_changed
 from ckptmorph.storage.header import Header, TensorInfo, read_header
 from ckptmorph.storage.index import INDEX, weight_map
 from ckptmorph.storage.jsontext import load_json
@@ -86,13 +86,10 @@ class LocalWeights:
         path = self._paths.get(info.file) or self._paths.setdefault(
             info.file, contained(self.folder, info.file)
         )
-        fd = open_regular(path)
-        try:
+        with reading(path) as fd:
             if os.fstat(fd).st_size < info.stop:
                 raise source_changed(path)
             return pread_exactly(fd, info.start + start, info.start + stop, path)
-        finally:
-            os.close(fd)
 
 
 def find_tables(weights: Weights, reading: TargetReading) -> dict[str, Table]:

@@ -93,6 +93,9 @@ def plan(drafter: Path, as_json: bool, quiet: bool, verbose: bool, **kwargs: Any
 )
 @click.option("--dry-run", is_flag=True, help="The same as plan.")
 @click.option("--hash", is_flag=True, help="Record the sha256 of the source files.")
+@click.option(
+    "--no-fsync", is_flag=True, help="Do not wait for the disk: for outputs that are soon deleted again."
+)
 @common
 def convert(
     drafter: Path,
@@ -100,6 +103,7 @@ def convert(
     dry_run: bool,
     overwrite: bool,
     hash: bool,
+    no_fsync: bool,
     as_json: bool,
     quiet: bool,
     verbose: bool,
@@ -116,7 +120,9 @@ def convert(
         _emit(planned, views.plan, as_json=as_json, quiet=quiet, verbose=verbose)
         return 0
     with progress(drafter, quiet=quiet or as_json) as report:
-        result = api.convert(drafter, out, overwrite=overwrite, hash=hash, progress=report, **options)
+        result = api.convert(
+            drafter, out, overwrite=overwrite, hash=hash, fsync=not no_fsync, progress=report, **options
+        )
     _emit(result, views.report, as_json=as_json, quiet=quiet, verbose=verbose)
     return 0
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ckptmorph.storage.files import open_regular, pread_exactly
+from ckptmorph.storage.files import pread_exactly, reading
 from ckptmorph.storage.folder import Folder
 from ckptmorph.storage.header import TensorInfo
 
@@ -53,10 +52,7 @@ def _differ(folder: Folder, a: TensorInfo, b: TensorInfo) -> bool:
 
 def _samples(folder: Folder, info: TensorInfo) -> Iterator[bytes]:
     path = folder.file_path(info.file)
-    fd = open_regular(path)
-    try:
+    with reading(path) as fd:
         for start in (0, info.nbytes // 2, max(info.nbytes - _SAMPLE, 0)):
             stop = min(start + _SAMPLE, info.nbytes)
             yield pread_exactly(fd, info.start + start, info.start + stop, path)
-    finally:
-        os.close(fd)

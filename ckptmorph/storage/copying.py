@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
-from ckptmorph.storage.files import io_failure, open_regular, os_errors, source_changed
+from ckptmorph.storage.files import close_quietly, io_failure, open_regular, os_errors, source_changed
 
 #: Buffer of the read/write fallback, in bytes.
 BUFFER = 1 << 20
@@ -38,7 +38,7 @@ class Sources:
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
         for fd in self._open.values():
-            os.close(fd)
+            close_quietly(fd)
         self._open.clear()
 
     def fd(self, path: Path) -> int:
@@ -52,7 +52,7 @@ class Sources:
             if len(self._open) >= _MAX_OPEN:
                 oldest = next(iter(self._open))
                 self._check(oldest)
-                os.close(self._open.pop(oldest))
+                close_quietly(self._open.pop(oldest))
             self._open[path] = open_regular(path)
             self._check(path)
         return self._open[path]
@@ -67,7 +67,8 @@ class Sources:
         return "mixed" if len(self.methods) > 1 else next(iter(self.methods), "none")
 
     def _check(self, path: Path) -> None:
-        status = os.fstat(self._open[path])
+        with os_errors(path, "look at"):
+            status = os.fstat(self._open[path])
         state = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
         if self._seen.setdefault(path, state) != state:
             raise source_changed(path)

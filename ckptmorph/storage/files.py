@@ -7,7 +7,7 @@ import os
 import shutil
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from ckptmorph.errors import CkptmorphError, InputError, IOFailure, UsageError
@@ -87,10 +87,47 @@ def open_regular(path: Path) -> int:
         ) from exc
     except OSError as exc:
         raise io_failure(exc, path, "open") from exc
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise _not_a_file(path)
+    with ExitStack() as undo:
+        undo.callback(close_quietly, fd)
+        with os_errors(path, "open"):
+            regular = stat.S_ISREG(os.fstat(fd).st_mode)
+        if not regular:
+            raise _not_a_file(path)
+        undo.pop_all()
     return fd
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[int]:
+    """A descriptor as of `open_regular`, closed after the block; any OSError in it becomes an IOFailure."""
+    fd = open_regular(path)
+    try:
+        with os_errors(path, "read"):
+            yield fd
+    finally:
+        close_quietly(fd)
+
+
+def close_quietly(fd: int) -> None:
+    """Close what was not written to: whatever the system says, nothing can be lost."""
+    with suppress(OSError):
+        os.close(fd)
+
+
+def mode_of(path: Path) -> int | None:
+    """The mode of what ``path`` leads to (symlinks are followed), None where that is nothing.
+
+    Raises:
+        IOFailure: it cannot be looked at, which does not mean that it is not there.
+    """
+    try:
+        return os.stat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as exc:
+        if exc.errno in (errno.ELOOP, errno.ENAMETOOLONG):
+            return None
+        raise io_failure(exc, path, "look at") from exc
 
 
 def _not_a_file(path: Path) -> InputError:
@@ -148,7 +185,8 @@ def remove_tree(path: Path) -> None:
         # Before the walk descends: a folder copied from a read-only source cannot be emptied as it is.
         for name in names:
             _make_writable(Path(folder, name))
-    shutil.rmtree(path, ignore_errors=True)
+    with suppress(OSError):  # closing a folder can fail, which ignore_errors does not cover
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _make_writable(folder: Path) -> None:

@@ -15,9 +15,10 @@ from ckptmorph.findings import Finding, note
 from ckptmorph.storage import recognise
 from ckptmorph.storage.files import (
     checked_path,
-    open_regular,
+    mode_of,
     os_errors,
     pread_exactly,
+    reading,
     source_changed,
 )
 from ckptmorph.storage.header import Header, TensorInfo, read_header
@@ -76,21 +77,18 @@ class Folder:
                 f"There is no tensor {name!r}.", code="unknown-tensor", where=str(self.path), hint=hint
             )
         path = self.file_path(info.file)
-        fd = open_regular(path)
+        with reading(path) as fd:
 
-        def part(start: int, stop: int) -> bytes:
-            if not 0 <= start <= stop <= info.nbytes:
-                raise InternalError(
-                    f"Bytes {start} to {stop} are not all in {name}.", code="bad-range", where=name
-                )
-            if os.fstat(fd).st_size != self.headers[info.file].file_size:
-                raise source_changed(path)
-            return pread_exactly(fd, info.start + start, info.start + stop, path)
+            def part(start: int, stop: int) -> bytes:
+                if not 0 <= start <= stop <= info.nbytes:
+                    raise InternalError(
+                        f"Bytes {start} to {stop} are not all in {name}.", code="bad-range", where=name
+                    )
+                if os.fstat(fd).st_size != self.headers[info.file].file_size:
+                    raise source_changed(path)
+                return pread_exactly(fd, info.start + start, info.start + stop, path)
 
-        try:
             yield part
-        finally:
-            os.close(fd)
 
     def file_path(self, file: str) -> Path:
         """The path of a file of this folder, checked again not to lead out of it.
@@ -171,9 +169,10 @@ def _is_other(folder: Path, name: str) -> bool:
     if name in (CONFIG, INDEX) or name.endswith(WEIGHTS):
         return False
     try:
-        return stat.S_ISREG(os.stat(contained(folder, name)).st_mode)
-    except (OSError, InputError):
+        mode = mode_of(contained(folder, name))
+    except InputError:
         return False
+    return mode is not None and stat.S_ISREG(mode)
 
 
 def _pickle_notes(names: Sequence[str]) -> list[Finding]:

@@ -19,7 +19,7 @@ from ckptmorph.storage.entries import (
     check_name,
     refusal,
 )
-from ckptmorph.storage.files import checked_path, open_regular, pread_exactly
+from ckptmorph.storage.files import checked_path, pread_exactly, reading
 from ckptmorph.storage.jsontext import parse_object
 from ckptmorph.storage.prefix import MAX_HEADER, PREFIX, header_length
 
@@ -69,15 +69,12 @@ def read_header(path: Path) -> Header:
         IOFailure: the operating system refuses, or the file changes meanwhile.
     """
     path = checked_path(path)
-    fd = open_regular(path)
-    try:
+    with reading(path) as fd:
         file_size = os.fstat(fd).st_size
         start = pread_exactly(fd, 0, min(file_size, PREFIX), path)
         # The length is compared with the file before anything of that length is allocated.
         data_start = 8 + header_length(start, file_size, path.name)
         raw = pread_exactly(fd, 8, data_start, path)
-    finally:
-        os.close(fd)
     return parse_header(raw, file_size, path)
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ckptmorph.errors import InputError
 from ckptmorph.findings import Finding, error, warning
+from ckptmorph.storage.files import mode_of
 from ckptmorph.storage.header import Header, TensorInfo
 
 INDEX = "model.safetensors.index.json"
@@ -50,7 +50,7 @@ def is_bare_name(file: str) -> bool:
 
 def refuse_missing_files(folder: Path, files: Mapping[str, str]) -> None:
     """Raise ``missing-shards`` naming every file of the weight map that the folder lacks (B108)."""
-    missing = [file for file in sorted(set(files.values())) if not os.path.exists(folder / file)]
+    missing = [file for file in sorted(set(files.values())) if mode_of(folder / file) is None]
     if missing:
         problem = f"{INDEX} names files that are not in {folder}: {', '.join(missing)}"
         raise _bad(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ckptmorph.errors import InputError
-from ckptmorph.storage.files import checked_path, open_regular, pread_exactly
+from ckptmorph.storage.files import checked_path, pread_exactly, reading
 
 #: Largest JSON file that is read, in bytes. The largest real index files stay below 10 MB.
 MAX_JSON = 20_000_000
@@ -100,8 +100,7 @@ def load_json(path: Path) -> tuple[dict[str, Any], bytes]:
         IOFailure: the file cannot be read.
     """
     path = checked_path(path)
-    fd = open_regular(path)
-    try:
+    with reading(path) as fd:
         size = os.fstat(fd).st_size
         if size > MAX_JSON:
             raise InputError(
@@ -111,6 +110,4 @@ def load_json(path: Path) -> tuple[dict[str, Any], bytes]:
                 next=f"check that {path.name} is what its name says",
             )
         data = pread_exactly(fd, 0, size, path)
-    finally:
-        os.close(fd)
     return parse_object(data.removeprefix(_UTF8_BOM), path.name), data

@@ -21,7 +21,9 @@ from ckptmorph.storage.target import (
 
 
 @contextmanager
-def atomic_folder(out: Path, *, overwrite: bool = False, sources: Iterable[Path] = ()) -> Iterator[Path]:
+def atomic_folder(
+    out: Path, *, overwrite: bool = False, sources: Iterable[Path] = (), sync: bool = True
+) -> Iterator[Path]:
     """A temporary folder beside ``out`` that becomes ``out`` when the block ends well.
 
     After any exception (Ctrl-C, SIGTERM and SIGHUP included) nothing of it is left and ``out`` is as it was.
@@ -32,6 +34,8 @@ def atomic_folder(out: Path, *, overwrite: bool = False, sources: Iterable[Path]
         out: must not exist or be an empty folder. Missing parents are created.
         overwrite: keep an existing folder as ``<out>.ckptmorph-backup`` (see ``restore``) and replace it.
         sources: input folders or files, which the output must not touch.
+        sync: make everything durable before the final rename. Without it, a power cut soon afterwards can leave
+            a folder with empty or half files in it.
 
     Raises:
         UsageError: ``output-exists``, ``backup-exists``, ``output-overlaps-source`` and the other codes of
@@ -41,17 +45,21 @@ def atomic_folder(out: Path, *, overwrite: bool = False, sources: Iterable[Path]
     target = real_target(out)
     inputs = tuple(sources)
     check_target(target, overwrite=overwrite, sources=inputs)
-    with ending_signals_raise(), _parents(target):
+    with ending_signals_raise(), _parents(target, sync):
         sweep(target, inputs)
         reserved = reserve(target)
         try:
             with os_errors(reserved.path, "create"):
                 os.mkdir(reserved.path)
             yield reserved.path
-            _sync_tree(reserved.path)
+            if sync:
+                _sync_tree(reserved.path)
             # Converting takes minutes, in which somebody may have put something there.
             check_target(target, overwrite=overwrite, sources=inputs)
             _put_in_place(reserved.path, target, overwrite=overwrite)
+            if sync:
+                with os_errors(target.parent, "write to"):
+                    fsync_folder(target.parent)
         finally:
             reserved.remove()
 
@@ -103,7 +111,6 @@ def _put_in_place(new: Path, target: Path, *, overwrite: bool) -> None:
         else:
             # Replaces nothing but an empty folder: the system refuses everything else.
             os.rename(new, target)
-        fsync_folder(target.parent)
 
 
 def _swap(new: Path, target: Path, aside: Path) -> None:
@@ -123,7 +130,7 @@ def _put_back(aside: Path, target: Path) -> None:
 
 
 @contextmanager
-def _parents(target: Path) -> Iterator[None]:
+def _parents(target: Path, sync: bool) -> Iterator[None]:
     """Create the missing folders above ``target``; after an exception those that we created go again."""
     missing = [folder for folder in target.parents if not os.path.lexists(folder)]
     with ExitStack() as undo:
@@ -133,7 +140,7 @@ def _parents(target: Path) -> Iterator[None]:
                 os.mkdir(folder)
                 undo.callback(_remove_empty, folder)
         yield
-        for folder in missing:
+        for folder in missing if sync else ():
             with os_errors(folder, "create"):
                 fsync_folder(folder.parent)
         undo.pop_all()

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ckptmorph.errors import IOFailure
-from ckptmorph.storage.files import os_errors, remove_tree
+from ckptmorph.storage.files import close_quietly, os_errors, remove_tree
 
 _MARK = ".ckptmorph-tmp-"
 _LOCK = ".lock"
@@ -48,7 +48,7 @@ class Reserved:
         """Let go of the lock but leave everything in place; the next ``sweep`` removes it."""
         if self.fd >= 0:
             fd, self.fd = self.fd, -1
-            os.close(fd)
+            close_quietly(fd)
 
 
 def reserve(out: Path) -> Reserved:
@@ -69,7 +69,9 @@ def reserve(out: Path) -> Reserved:
             with suppress(OSError):  # without the name only a run for the same output sweeps it
                 os.write(fd, _machine())
             return Reserved(path, fd)
-        os.close(fd)
+        with suppress(OSError):  # not locked, it would look like what another machine left
+            os.unlink(lock)
+        close_quietly(fd)
     raise IOFailure(f"No temporary name is free in {out.parent}.", where=str(out.parent), next="try again")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ckptmorph.errors import InternalError
 from ckptmorph.storage.copying import Sources, copy_range, write_all
-from ckptmorph.storage.files import checked_path, os_errors
+from ckptmorph.storage.files import checked_path, os_errors, reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +49,21 @@ class WriteStats:
 
 
 def write_file(
-    path: Path, header: bytes, pieces: Iterable[Piece], *, progress: Callable[[int], None] | None = None
+    path: Path,
+    header: bytes,
+    pieces: Iterable[Piece],
+    *,
+    progress: Callable[[int], None] | None = None,
+    sync: bool = True,
 ) -> WriteStats:
-    """Create ``path`` from a header and pieces, and fsync it. A failure leaves no file behind.
+    """Create ``path`` from a header and pieces. A failure leaves no file behind.
 
     Args:
         path: must not exist; its mode comes from the umask.
         header: the first bytes.
         pieces: what follows, in order; consumed lazily.
         progress: called with the number of bytes just written, also for the header.
+        sync: fsync it.
 
     Raises:
         IOFailure: ``no-space``, ``file-exists``, ``source-changed`` (a source shrank or was written to
@@ -66,7 +72,7 @@ def write_file(
     """
     report = progress or _ignore
     copied = computed = 0
-    with _created(path) as fd, Sources() as sources:
+    with _created(path, sync) as fd, Sources() as sources:
         write_all(fd, header, path)
         report(len(header))
         for piece in merged(pieces):
@@ -80,13 +86,24 @@ def write_file(
     return WriteStats(copied, computed, sources.method())
 
 
-def write_bytes(path: Path, data: bytes) -> None:
-    """Create the small file ``path`` with ``data``, and fsync it. A failure leaves no file behind.
+def copy_file(source: Path, path: Path, *, sync: bool = True) -> WriteStats:
+    """Create ``path`` with the bytes of another file, and ``sync`` it. A failure leaves no file behind.
+
+    Raises:
+        As `write_file`, and InputError when ``source`` is no regular file.
+    """
+    with reading(source) as fd:
+        size = os.fstat(fd).st_size
+    return write_file(path, b"", [CopyRange(source, 0, size)], sync=sync)
+
+
+def write_bytes(path: Path, data: bytes, *, sync: bool = True) -> None:
+    """Create the small file ``path`` with ``data``, and ``sync`` it. A failure leaves no file behind.
 
     Raises:
         IOFailure: ``file-exists``, ``no-space``, or anything else the operating system refuses.
     """
-    with _created(path) as fd:
+    with _created(path, sync) as fd:
         write_all(fd, data, path)
 
 
@@ -115,8 +132,8 @@ def merged(pieces: Iterable[Piece]) -> Iterator[Piece]:
 
 
 @contextmanager
-def _created(path: Path) -> Iterator[int]:
-    """A new file, open for writing; durable after the block, gone after an exception."""
+def _created(path: Path, sync: bool) -> Iterator[int]:
+    """A new file, open for writing; durable after the block (with ``sync``), gone after an exception."""
     path = checked_path(path)
     with os_errors(path, "create"):
         # O_EXCL also refuses to write through a symlink that somebody put there.
@@ -125,8 +142,9 @@ def _created(path: Path) -> Iterator[int]:
         undo.callback(_unlink, path)
         try:
             yield fd
-            with os_errors(path, "write"):
-                os.fsync(fd)
+            if sync:
+                with os_errors(path, "write"):
+                    os.fsync(fd)
         finally:
             with os_errors(path, "write"):
                 os.close(fd)

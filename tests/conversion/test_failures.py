@@ -26,7 +26,7 @@ def tree(folder: Path) -> dict[str, bytes]:
     return contents(folder)
 
 
-@pytest.mark.parametrize("moment", ["write_file", "write_bytes", "_index", "_reopened", "_check", "_sidecar"])
+@pytest.mark.parametrize("moment", ["write_file", "write_bytes", "_index", "reopened", "checked", "dump"])
 @pytest.mark.parametrize(
     "fault", [IOFailure("no space"), InternalError("a bug"), KeyboardInterrupt()], ids=repr
 )
@@ -116,7 +116,7 @@ def plant(monkeypatch: pytest.MonkeyPatch, bug: str) -> None:
     """A bug of ours: after planning, something else is written."""
     real_write, real_file = ckptmorph.execute.write_bytes, ckptmorph.execute.write_file
 
-    def bytes_changed(path: Path, data: bytes) -> Any:
+    def bytes_changed(path: Path, data: bytes, **more: Any) -> Any:
         if path.name == "config.json":
             said = json.loads(data)
             if bug == "config":
@@ -126,7 +126,7 @@ def plant(monkeypatch: pytest.MonkeyPatch, bug: str) -> None:
             elif bug == "flag":
                 said["norm_before_residual"] = True
             data = json.dumps(said).encode()
-        return real_write(path, data)
+        return real_write(path, data, **more)
 
     def header_changed(path: Path, header: bytes, pieces: Any, **more: Any) -> Any:
         if bug == "name":
