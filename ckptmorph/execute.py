@@ -25,10 +25,20 @@ from ckptmorph.storage.folder import Folder
 from ckptmorph.storage.header import encode_header
 from ckptmorph.storage.output import atomic_folder
 from ckptmorph.storage.space import check_space
-from ckptmorph.storage.writer import CopyRange, Piece, Produced, copy_file, write_bytes, write_file
+from ckptmorph.storage.writer import (
+    CopyRange,
+    Piece,
+    Produced,
+    begin_like,
+    copy_file,
+    write_bytes,
+    write_file,
+)
 
 Progress = Callable[[int], None]
 CONFIG = "config.json"
+#: Threads that copy one file. More hardly help: the system lets one write into a file at a time.
+JOBS = 2
 INDEX = "model.safetensors.index.json"
 
 
@@ -111,8 +121,17 @@ def _weights(
         raw = unpack(file.header)
         header = len(raw).to_bytes(8, "little") + raw
     else:
-        header = encode_header([(s.target, s.dtype, s.shape) for s in ordered], file.metadata)
-    stats = write_file(tmp / file.name, header, _pieces(ordered, folder), progress=progress, sync=sync)
+        begin = begin_like(_pieces(ordered, folder))
+        header = encode_header([(s.target, s.dtype, s.shape) for s in ordered], file.metadata, begin=begin)
+    stats = write_file(
+        tmp / file.name,
+        header,
+        _pieces(ordered, folder),
+        progress=progress,
+        sync=sync,
+        jobs=JOBS,
+        expected=sum(step.nbytes for step in ordered if step.moves_only),
+    )
     return stats.method
 
 

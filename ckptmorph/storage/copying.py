@@ -1,23 +1,19 @@
-"""Copying byte ranges between files: in the kernel where it can, through a small buffer where it cannot."""
+"""The files that bytes are copied from, and several threads to copy them: see `ladder` for how."""
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
-from ckptmorph.storage.files import close_quietly, io_failure, open_regular, os_errors, source_changed
+from ckptmorph.storage.files import close_quietly, open_regular, os_errors, source_changed
+from ckptmorph.storage.ladder import STEP, Ladder
 
-#: Buffer of the read/write fallback, in bytes.
-BUFFER = 1 << 20
-
-# Bytes per call of copy_file_range: small enough for a lively progress bar and a prompt Ctrl-C.
-_STEP = 64 << 20
-
-# The kernel or one of the two file systems cannot do this copy; plain reading and writing can.
-_CANNOT = {errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM}
+if TYPE_CHECKING:
+    import queue
 
 # More sources than that are closed and opened again, to stay below the limit of open files.
 _MAX_OPEN = 64
@@ -29,7 +25,6 @@ class Sources:
     def __init__(self) -> None:
         self._open: dict[Path, int] = {}
         self._seen: dict[Path, tuple[int, ...]] = {}
-        self.methods: set[str] = set()
 
     def __enter__(self) -> Sources:
         return self
@@ -57,14 +52,14 @@ class Sources:
             self._check(path)
         return self._open[path]
 
+    def full(self, path: Path) -> bool:
+        """Whether opening this file would close another one."""
+        return path not in self._open and len(self._open) >= _MAX_OPEN
+
     def check_unchanged(self) -> None:
         """Raise ``source-changed`` if a source was written to since it was opened."""
         for path in self._open:
             self._check(path)
-
-    def method(self) -> str:
-        """How bytes were copied so far: one method, ``mixed`` or ``none``."""
-        return "mixed" if len(self.methods) > 1 else next(iter(self.methods), "none")
 
     def _check(self, path: Path) -> None:
         with os_errors(path, "look at"):
@@ -74,78 +69,128 @@ class Sources:
             raise source_changed(path)
 
 
-def copy_range(
-    sources: Sources,
-    source: Path,
-    span: tuple[int, int],
-    target_fd: int,
-    target: Path,
-    report: Callable[[int], None],
-) -> None:
-    """Append bytes ``[start, stop)`` (``span``) of ``source`` to the open file ``target``.
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A part of a file to be copied: descriptor, path, offsets in source and target, bytes."""
 
-    Raises:
-        IOFailure: ``source-changed`` when the source is shorter, ``no-space`` and the like.
+    fd: int
+    path: Path
+    start: int
+    at: int
+    count: int
+
+
+class Copier:
+    """Copies ranges to their places in one new file; of large files by several threads.
+
+    A file of less than two steps is copied by whoever asks for it, and so is everything with one job.
     """
-    start, stop = span
-    if start == stop:
-        return
-    source_fd = sources.fd(source)
-    position = _copy_in_kernel(source_fd, start, stop, target_fd, target, report)
-    if position > start:
-        sources.methods.add("copy_file_range")
-    if position < stop:
-        sources.methods.add("read-write")
-        _copy_through_buffer(source_fd, source, position, stop, target_fd, target, report)
+
+    def __init__(
+        self, fd: int, path: Path, sources: Sources, total: int, jobs: int, report: Callable[[int], None]
+    ) -> None:
+        """Args: the new file, open for writing; ``total``: bytes that there will be to copy."""
+        self.fd, self.path, self.sources, self.report = fd, path, sources, report
+        self.ladder = Ladder(total)
+        self.jobs = jobs if total >= 2 * STEP else 1
+        self._crew: Crew | None = None
+
+    def copy(self, source: Path, start: int, stop: int, at: int) -> None:
+        """Copy bytes ``[start, stop)``, or have them copied by the time of `finish`.
+
+        Raises:
+            InputError, IOFailure: as `Sources.fd` and `Ladder.copy`; of a thread, at a later call.
+        """
+        if start == stop:
+            return
+        if self.jobs > 1 and self.sources.full(source):
+            self.finish()  # one will be closed, and somebody may be reading from it
+        fd = self.sources.fd(source)
+        low, high = self.ladder.share(fd, start, self.fd, at, stop - start)
+        if high > low:
+            self.report(high - low)
+        for first, last in ((start, start + low), (start + high, stop)):
+            self._cut(_Part(fd, source, first, at + first - start, last - first))
+
+    def _cut(self, part: _Part) -> None:
+        if self.jobs == 1 or part.count < STEP:
+            self._do(part, self.fd)
+            return
+        if self._crew is None:
+            self._crew = Crew(self.jobs, self._do, self.path)
+        for begin in range(0, part.count, STEP):
+            count = min(STEP, part.count - begin)
+            self._crew.put(replace(part, start=part.start + begin, at=part.at + begin, count=count))
+
+    def _do(self, part: _Part, target: int) -> None:
+        self.ladder.copy(part.fd, part.path, part.start, target, self.path, part.at, part.count, self.report)
+
+    def finish(self) -> None:
+        """Wait until everything is copied. Raises what went wrong first."""
+        if self._crew is not None:
+            self._crew.join()  # if that is interrupted, there is still somebody to `stop`
+            self._crew = None
+
+    def stop(self) -> None:
+        """Let the threads end with what they are at; the file is of no use then."""
+        crew, self._crew = self._crew, None
+        if crew is not None:
+            crew.stop()
 
 
-def _copy_in_kernel(
-    source_fd: int, start: int, stop: int, target_fd: int, target: Path, report: Callable[[int], None]
-) -> int:
-    """Copy as much as the kernel will and return the position it got to."""
-    if not hasattr(os, "copy_file_range"):
-        return start
-    while start < stop:
+class Crew:
+    """Threads that do parts of a copy, each with a descriptor of its own for the target."""
+
+    def __init__(self, jobs: int, do: Callable[[_Part, int], None], path: Path) -> None:
+        import queue
+        import threading
+
+        self._do, self._path = do, path
+        self._parts: queue.SimpleQueue[_Part | None] = queue.SimpleQueue()
+        self._failed: list[BaseException] = []
+        self._ended = threading.Event()
+        self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(jobs)]
+        for thread in self._threads:
+            thread.start()
+
+    def put(self, part: _Part) -> None:
+        """Have a part copied. Raises what went wrong meanwhile."""
+        if self._failed:
+            self.join()
+        self._parts.put(part)
+
+    def join(self) -> None:
+        """Wait for all parts. Raises what went wrong first."""
+        for _ in self._threads:
+            self._parts.put(None)
+        self._wait()
+        if self._failed:
+            raise self._failed[0]
+
+    def stop(self) -> None:
+        """End soon, with parts undone."""
+        self._ended.set()
+        for _ in self._threads:
+            self._parts.put(None)
+        self._wait()
+
+    def _wait(self) -> None:
         try:
-            done = os.copy_file_range(source_fd, target_fd, min(stop - start, _STEP), start)
-        except OSError as exc:
-            if exc.errno in _CANNOT:
-                break
-            raise io_failure(exc, target, "write") from exc
-        if done == 0:
-            # Either the file ends here, or a file system that knows no better: reading will tell.
-            break
-        start += done
-        report(done)
-    return start
+            for thread in self._threads:
+                thread.join()
+        finally:
+            self._ended.set()
 
-
-def _copy_through_buffer(
-    source_fd: int,
-    source: Path,
-    start: int,
-    stop: int,
-    target_fd: int,
-    target: Path,
-    report: Callable[[int], None],
-) -> None:
-    while start < stop:
-        with os_errors(source, "read"):
-            data = os.pread(source_fd, min(stop - start, BUFFER), start)
-        if not data:
-            raise source_changed(source)
-        write_all(target_fd, data, target)
-        start += len(data)
-        report(len(data))
-
-
-def write_all(fd: int, data: bytes, path: Path) -> None:
-    """Write all of ``data``, however many calls it takes.
-
-    Raises:
-        IOFailure: ``no-space``, or anything else the operating system refuses.
-    """
-    rest = memoryview(data)
-    with os_errors(path, "write"):
-        while rest:
-            rest = rest[os.write(fd, rest) :]
+    def _work(self) -> None:
+        try:
+            with os_errors(self._path, "open"):
+                fd = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                while (part := self._parts.get()) is not None and not self._ended.is_set():
+                    self._do(part, fd)
+            finally:
+                with os_errors(self._path, "write"):
+                    os.close(fd)
+        except BaseException as exc:
+            self._failed.append(exc)
+            self._ended.set()

@@ -33,6 +33,9 @@ __all__ = [
     "read_header",
 ]
 
+#: File systems share and copy whole blocks of this many bytes, or of a divisor of it.
+BLOCK = 4096
+
 _RANK = {dtype: rank for rank, dtype in enumerate(BITS)}
 
 
@@ -114,7 +117,12 @@ def library_order(tensors: Iterable[tuple[str, str, Sequence[int]]]) -> list[tup
     return sorted(tensors, key=lambda t: (-_RANK.get(t[1], -1), t[0]))
 
 
-def encode_header(tensors: Iterable[tuple[str, str, Sequence[int]]], metadata: Mapping[str, str]) -> bytes:
+def encode_header(
+    tensors: Iterable[tuple[str, str, Sequence[int]]],
+    metadata: Mapping[str, str],
+    *,
+    begin: int | None = None,
+) -> bytes:
     """The first bytes of a safetensors file: 8 length bytes, JSON, spaces up to a multiple of 8.
 
     Args:
@@ -122,6 +130,7 @@ def encode_header(tensors: Iterable[tuple[str, str, Sequence[int]]], metadata: M
         metadata: more ``__metadata__`` entries. ``"format": "pt"`` is always set, because loaders stumble
             without it. The library writes the entries in the random order of a hash map; here they are
             sorted by key, so that equal input gives equal bytes.
+        begin: where in a block of `BLOCK` bytes the data should begin, a multiple of 8: spaces fill up to there.
 
     Raises:
         InputError: ``bad-tensor-name``, ``duplicate-tensor``, ``bad-metadata``, ``header-too-long`` and
@@ -139,16 +148,16 @@ def encode_header(tensors: Iterable[tuple[str, str, Sequence[int]]], metadata: M
         end = position + byte_size(dtype, shape)
         fields[name] = {"dtype": dtype, "shape": check_shape(shape), "data_offsets": (position, end)}
         position = end
-    return _with_length(json.dumps(fields, ensure_ascii=False, separators=(",", ":")), file)
+    return _with_length(json.dumps(fields, ensure_ascii=False, separators=(",", ":")), file, begin)
 
 
-def _with_length(text: str, file: str) -> bytes:
+def _with_length(text: str, file: str, begin: int | None) -> bytes:
     try:
         data = text.encode("utf-8")
     except UnicodeEncodeError as exc:
         # Names were checked before, so only a metadata string can be the cause.
         raise refusal(file, "bad-metadata", "would hold half of a surrogate pair in its metadata") from exc
-    data += b" " * (-len(data) % 8)
+    data += b" " * (-len(data) % 8 if begin is None else (begin - 8 - len(data)) % BLOCK)
     if len(data) > MAX_HEADER:
         problem = f"would have a header of {len(data)} bytes; the format allows {MAX_HEADER}"
         raise refusal(file, "header-too-long", problem, next="split the output into several files")

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ckptmorph.errors import InternalError
-from ckptmorph.storage.copying import Sources, copy_range, write_all
+from ckptmorph.storage.copying import Copier, Sources
 from ckptmorph.storage.files import checked_path, os_errors, reading
+from ckptmorph.storage.header import BLOCK
+from ckptmorph.storage.ladder import write_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +41,8 @@ class WriteStats:
 
     Attributes:
         copied, computed: bytes of the two kinds of pieces.
-        method: how ranges were copied: ``copy_file_range`` (in the kernel), ``read-write``, ``mixed`` or
-            ``none``.
+        method: how ranges were copied: ``reflink``, ``copy_file_range``, ``sendfile``, ``read-write``, several of
+            them joined by ``+``, or ``none``.
     """
 
     copied: int
@@ -55,6 +57,8 @@ def write_file(
     *,
     progress: Callable[[int], None] | None = None,
     sync: bool = True,
+    jobs: int = 1,
+    expected: int = 0,
 ) -> WriteStats:
     """Create ``path`` from a header and pieces. A failure leaves no file behind.
 
@@ -64,6 +68,8 @@ def write_file(
         pieces: what follows, in order; consumed lazily.
         progress: called with the number of bytes just written, also for the header.
         sync: fsync it.
+        jobs: threads that copy ranges of a large file.
+        expected: bytes that there will be to copy, for whether threads and trying out are worth while.
 
     Raises:
         IOFailure: ``no-space``, ``file-exists``, ``source-changed`` (a source shrank or was written to
@@ -71,19 +77,45 @@ def write_file(
         InternalError: ``piece-size`` when a piece computes more or fewer bytes than it announced.
     """
     report = progress or _ignore
-    copied = computed = 0
     with _created(path, sync) as fd, Sources() as sources:
-        write_all(fd, header, path)
+        write_at(fd, header, 0, path)
         report(len(header))
-        for piece in merged(pieces):
-            if isinstance(piece, CopyRange):
-                copy_range(sources, piece.path, (piece.start, piece.stop), fd, path, report)
-                copied += piece.stop - piece.start
-            else:
-                _compute(piece, fd, path, report)
-                computed += piece.nbytes
+        copier = Copier(fd, path, sources, expected, jobs, _in_turn(report) if jobs > 1 else report)
+        try:
+            copied, computed = _written(merged(pieces), fd, path, len(header), copier)
+            copier.finish()
+        finally:
+            copier.stop()
         sources.check_unchanged()
-    return WriteStats(copied, computed, sources.method())
+    return WriteStats(copied, computed, "+".join(sorted(copier.ladder.methods)) or "none")
+
+
+def _written(pieces: Iterable[Piece], fd: int, path: Path, at: int, copier: Copier) -> tuple[int, int]:
+    """Write the pieces from a position on; how many bytes were copied and computed."""
+    copied = computed = 0
+    for piece in pieces:
+        if isinstance(piece, CopyRange):
+            copier.copy(piece.path, piece.start, piece.stop, at)
+            at += piece.stop - piece.start
+            copied += piece.stop - piece.start
+        else:
+            _compute(piece, fd, path, at, copier.report)
+            at += piece.nbytes
+            computed += piece.nbytes
+    return copied, computed
+
+
+def _in_turn(report: Callable[[int], None]) -> Callable[[int], None]:
+    """The same for several threads."""
+    import threading
+
+    lock = threading.Lock()
+
+    def one(nbytes: int) -> None:
+        with lock:
+            report(nbytes)
+
+    return one
 
 
 def copy_file(source: Path, path: Path, *, sync: bool = True) -> WriteStats:
@@ -104,7 +136,7 @@ def write_bytes(path: Path, data: bytes, *, sync: bool = True) -> None:
         IOFailure: ``file-exists``, ``no-space``, or anything else the operating system refuses.
     """
     with _created(path, sync) as fd:
-        write_all(fd, data, path)
+        write_at(fd, data, 0, path)
 
 
 def merged(pieces: Iterable[Piece]) -> Iterator[Piece]:
@@ -129,6 +161,20 @@ def merged(pieces: Iterable[Piece]) -> Iterator[Piece]:
             yield piece
     if run is not None:
         yield run
+
+
+def begin_like(pieces: Iterable[Piece]) -> int | None:
+    """Where in a block the first piece must lie for the longest range to lie as it does in its source.
+
+    Only then can the two files share blocks. None when nothing is copied, or when tensors would not be aligned.
+    """
+    at, longest, begin = 0, 0, None
+    for piece in merged(pieces):
+        nbytes = piece.stop - piece.start if isinstance(piece, CopyRange) else piece.nbytes
+        if isinstance(piece, CopyRange) and nbytes > longest:
+            longest, begin = nbytes, (piece.start - at) % BLOCK
+        at += nbytes
+    return begin if begin is None or begin % 8 == 0 else None
 
 
 @contextmanager
@@ -156,13 +202,13 @@ def _unlink(path: Path) -> None:
         os.unlink(path)
 
 
-def _compute(piece: Produced, fd: int, path: Path, report: Callable[[int], None]) -> None:
+def _compute(piece: Produced, fd: int, path: Path, at: int, report: Callable[[int], None]) -> None:
     done = 0
     for chunk in piece.chunks():
         done += len(chunk)
         if done > piece.nbytes:
             break
-        write_all(fd, chunk, path)
+        write_at(fd, chunk, at + done - len(chunk), path)
         report(len(chunk))
     if done != piece.nbytes:
         text = f"A tensor was to take {piece.nbytes} bytes, but {done} or more were computed."

@@ -2,17 +2,21 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import resource
+import struct
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ckptmorph.errors import CkptmorphError, InputError, InternalError, IOFailure
-from ckptmorph.storage import copying
+from ckptmorph.storage import copying, ladder
 from ckptmorph.storage.writer import CopyRange, Piece, Produced, merged, write_bytes, write_file
 from tests.storage.helpers import run_child, snapshot
 
@@ -130,28 +134,28 @@ def test_fallback_after_a_part(
     copy_file_range = os.copy_file_range
     calls: list[int] = []
 
-    def part(src: int, dst: int, count: int, offset: int) -> int:
+    def part(src: int, dst: int, count: int, offset: int, at: int) -> int:
         calls.append(count)
         if len(calls) == 1:
-            return copy_file_range(src, dst, 100, offset)
+            return copy_file_range(src, dst, 100, offset, at)
         return 0 if ending == "zero" else raising(errno.EINVAL)()
 
     monkeypatch.setattr(os, "copy_file_range", part)
     seen: list[int] = []
     stats = write_file(tmp_path / "out", b"", [CopyRange(source, 7, len(DATA))], progress=seen.append)
     assert (tmp_path / "out").read_bytes() == DATA[7:]
-    assert stats.method == "mixed"
+    assert stats.method == "copy_file_range+read-write"
     assert sum(seen) == len(DATA) - 7
 
 
 def test_short_kernel_copies_and_short_writes_are_continued(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    copy_file_range, write = os.copy_file_range, os.write
+    copy_file_range, write = os.copy_file_range, os.pwrite
     monkeypatch.setattr(
-        os, "copy_file_range", lambda s, d, count, at: copy_file_range(s, d, min(count, 33), at)
+        os, "copy_file_range", lambda s, d, count, at, to: copy_file_range(s, d, min(count, 33), at, to)
     )
-    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[:3]))
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: write(fd, data[:3], at))
     stats = write_file(tmp_path / "out", b"header", [CopyRange(source, 0, len(DATA)), produced(b"computed")])
     assert (tmp_path / "out").read_bytes() == b"header" + DATA + b"computed"
     assert stats.method == "copy_file_range"
@@ -160,16 +164,16 @@ def test_short_kernel_copies_and_short_writes_are_continued(
 def test_the_fallback_reads_through_a_small_buffer(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pread = os.pread
+    preadv = os.preadv
     sizes: list[int] = []
 
-    def watched(fd: int, count: int, offset: int) -> bytes:
-        sizes.append(count)
-        return pread(fd, count, offset)
+    def watched(fd: int, buffers: list[memoryview], offset: int) -> int:
+        sizes.append(sum(map(len, buffers)))
+        return preadv(fd, buffers, offset)
 
     monkeypatch.setattr(os, "copy_file_range", raising(errno.EXDEV))
-    monkeypatch.setattr(os, "pread", watched)
-    monkeypatch.setattr(copying, "BUFFER", 1000)
+    monkeypatch.setattr(os, "preadv", watched)
+    monkeypatch.setattr(ladder, "BUFFER", 1000)
     write_file(tmp_path / "out", b"", [CopyRange(source, 0, len(DATA))])
     assert max(sizes) == 1000
     assert len(sizes) == -(-len(DATA) // 1000)
@@ -337,7 +341,7 @@ def test_files_are_synced_before_returning(tmp_path: Path, monkeypatch: pytest.M
     assert sizes == [4, 2]
 
 
-@pytest.mark.parametrize("call", ["copy_file_range", "write", "fsync"])
+@pytest.mark.parametrize("call", ["copy_file_range", "pwrite", "fsync"])
 def test_a_full_disk_is_one_sentence_and_leaves_nothing(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
@@ -375,12 +379,13 @@ def test_odd_paths_raise_our_errors(tmp_path: Path) -> None:
 MEASURE = """
 import os, resource, sys
 from pathlib import Path
+from typing import Any
 from ckptmorph.storage.writer import CopyRange, write_file
 source, out = Path(sys.argv[1]), Path(sys.argv[2])
 if sys.argv[3] == "read-write":
     del os.copy_file_range
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-stats = write_file(out, b"head", [CopyRange(source, 0, 1 << 30)])
+stats = write_file(out, b"head", [CopyRange(source, 0, 1 << 30)], jobs=int(sys.argv[4]), expected=int(sys.argv[5]))
 after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 sys.stdout.write(f"{stats.method} {stats.copied} {after - before}")
 """
@@ -397,11 +402,169 @@ def roomy(tmp_path: Path) -> Iterator[Path]:
         yield Path(folder)
 
 
-@pytest.mark.parametrize("method", ["copy_file_range", "read-write"])
-def test_memory_stays_bounded_for_a_gigabyte(roomy: Path, method: str) -> None:
+@pytest.mark.parametrize(
+    ("method", "jobs", "expected"),
+    [("copy_file_range", 1, 0), ("read-write", 1, 0), ("any", 1, 1 << 30), ("any", 2, 1 << 30)],
+)
+def test_memory_stays_bounded_for_a_gigabyte(roomy: Path, method: str, jobs: int, expected: int) -> None:
     with (roomy / "source").open("wb") as file:
         file.truncate(1 << 30)
-    used, copied, kilobytes = run_child(MEASURE, roomy / "source", roomy / "out", method).split()
-    assert (used, copied) == (method, str(1 << 30))
+    used, copied, kilobytes = run_child(
+        MEASURE, roomy / "source", roomy / "out", method, jobs, expected
+    ).split()
+    assert copied == str(1 << 30)
+    assert used == method if method != "any" else "read-write" in used and "sendfile" in used
     assert (roomy / "out").stat().st_size == (1 << 30) + 4
     assert int(kilobytes) < 20_000
+
+
+LARGE = (5 << 20) + 4321
+
+
+@pytest.fixture
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads and trying out as for files of gigabytes."""
+    monkeypatch.setattr(copying, "STEP", 100_000)
+    monkeypatch.setattr(ladder, "STEP", 70_000)
+    monkeypatch.setattr(ladder, "_TRIAL", 30_000)
+    monkeypatch.setattr(ladder, "WORTH_TRYING", 1)
+
+
+@pytest.fixture(scope="module")
+def noise() -> bytes:
+    return random.Random(0).randbytes(LARGE)
+
+
+@pytest.mark.parametrize("jobs", [1, 2, 5])
+def test_threads_and_trying_out_give_the_same_bytes(
+    tmp_path: Path, small_steps: None, noise: bytes, jobs: int
+) -> None:
+    source, seen = tmp_path / "source", []
+    source.write_bytes(noise)
+    pieces: list[Piece] = [
+        *(CopyRange(source, 100, 3_000_001), produced(b"x" * 77), CopyRange(source, 5, 90)),
+        *(produced(b"y"), CopyRange(source, 3_000_007, LARGE)),
+    ]
+    out = tmp_path / "out"
+    stats = write_file(out, b"head", pieces, jobs=jobs, expected=LARGE, progress=seen.append)
+    wanted = b"head" + noise[100:3_000_001] + b"x" * 77 + noise[5:90] + b"y" + noise[3_000_007:]
+    assert out.read_bytes() == wanted
+    assert sum(seen) == len(wanted) and (stats.copied, stats.computed) == (len(wanted) - 82, 78)
+    assert set(stats.method.split("+")) == {"copy_file_range", "sendfile", "read-write"}
+
+
+def test_the_way_that_took_the_least_goes_on(
+    tmp_path: Path, small_steps: None, noise: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "source").write_bytes(noise)
+    clock = {"copy_file_range": 3e-3, "sendfile": 1e-3, "read-write": 2e-3}
+    now, used = [0.0], []
+    real = ladder.Ladder._step
+
+    def step(self: ladder.Ladder, name: str, *args: Any) -> int:
+        used.append(name)
+        now[0] += clock[name]
+        return real(self, name, *args)
+
+    monkeypatch.setattr(ladder.Ladder, "_step", step)
+    monkeypatch.setattr(ladder.time, "thread_time", lambda: now[0])
+    write_file(tmp_path / "out", b"", [CopyRange(tmp_path / "source", 0, LARGE)], expected=LARGE)
+    assert {name: used[:6].count(name) for name in clock} == dict.fromkeys(clock, 2)
+    assert set(used[6:]) == {"sendfile"} and len(used) > 20
+
+
+@pytest.mark.parametrize("jobs", [1, 3])
+@pytest.mark.parametrize("call", ["pwrite", "preadv"])
+def test_an_error_in_any_thread_is_one_sentence_and_leaves_nothing(
+    tmp_path: Path, small_steps: None, noise: bytes, monkeypatch: pytest.MonkeyPatch, jobs: int, call: str
+) -> None:
+    (tmp_path / "source").write_bytes(noise)
+    real, calls, lock = getattr(os, call), [], threading.Lock()
+
+    def sometimes(*args: Any) -> Any:
+        with lock:
+            calls.append(1)
+        return raising(errno.EIO)() if len(calls) > 9 else real(*args)
+
+    monkeypatch.setattr(ladder.Ladder, "_choice", lambda self: "read-write")
+    monkeypatch.setattr(os, call, sometimes)
+    before = threading.active_count()
+    with pytest.raises(IOFailure, match="out" if call == "pwrite" else "source"):
+        write_file(
+            tmp_path / "out", b"h", [CopyRange(tmp_path / "source", 0, LARGE)], jobs=jobs, expected=LARGE
+        )
+    assert not (tmp_path / "out").exists()
+    assert threading.active_count() == before
+
+
+def test_a_source_that_is_cut_while_threads_copy(tmp_path: Path, small_steps: None, noise: bytes) -> None:
+    (tmp_path / "source").write_bytes(noise)
+    seen: list[int] = []
+
+    def cut(nbytes: int) -> None:
+        seen.append(nbytes)
+        if len(seen) == 5:
+            os.truncate(tmp_path / "source", 10)
+
+    with pytest.raises(IOFailure) as caught:
+        write_file(
+            tmp_path / "out", b"h", [CopyRange(tmp_path / "source", 0, LARGE)],
+            jobs=3, expected=LARGE, progress=cut,
+        )  # fmt: skip
+    assert caught.value.code == "source-changed"
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_interrupt_ends_the_threads(tmp_path: Path, small_steps: None, noise: bytes) -> None:
+    (tmp_path / "source").write_bytes(noise)
+
+    def pieces() -> Iterator[Piece]:
+        yield CopyRange(tmp_path / "source", 0, LARGE)
+        yield produced(b"x")
+        raise KeyboardInterrupt
+
+    before = threading.active_count()
+    with pytest.raises(KeyboardInterrupt):
+        write_file(tmp_path / "out", b"h", pieces(), jobs=3, expected=LARGE)
+    assert threading.active_count() == before
+    assert not (tmp_path / "out").exists()
+
+
+class Clones:
+    """A file system that lets files share blocks of 4096 bytes, for want of one in most test machines."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[int, int, int]] = []
+
+    def ioctl(self, target: int, request: int, argument: bytes) -> int:
+        source, start, count, at = struct.unpack("qQQQ", argument)
+        assert request == 0x4020940D and start % 4096 == count % 4096 == at % 4096 == 0 < count
+        self.calls.append((start, count, at))
+        assert os.pwrite(target, os.pread(source, count, start), at) == count
+        return 0
+
+
+@pytest.mark.parametrize("shift", [0, 808, 4095, 5])
+def test_blocks_are_shared_where_that_is_possible(
+    tmp_path: Path, noise: bytes, monkeypatch: pytest.MonkeyPatch, shift: int
+) -> None:
+    (tmp_path / "source").write_bytes(noise)
+    disk = Clones()
+    monkeypatch.setattr(ladder.fcntl, "ioctl", disk.ioctl)
+    header = b"h" * (8192 + shift)
+    stats = write_file(tmp_path / "out", header, [CopyRange(tmp_path / "source", shift, LARGE)])
+    assert (tmp_path / "out").read_bytes() == header + noise[shift:]
+    low = -(-shift // 4096) * 4096
+    assert disk.calls == [(low, (LARGE - low) // 4096 * 4096, 8192 + low)]
+    assert stats.method == "copy_file_range+reflink"
+
+
+@pytest.mark.parametrize(("shift", "header"), [(1, 8192), (0, 8200)])
+def test_blocks_that_lie_otherwise_are_copied(
+    tmp_path: Path, noise: bytes, monkeypatch: pytest.MonkeyPatch, shift: int, header: int
+) -> None:
+    (tmp_path / "source").write_bytes(noise)
+    disk = Clones()
+    monkeypatch.setattr(ladder.fcntl, "ioctl", disk.ioctl)
+    write_file(tmp_path / "out", b"h" * header, [CopyRange(tmp_path / "source", shift, LARGE)])
+    assert disk.calls == [] and (tmp_path / "out").read_bytes()[header:] == noise[shift:]

@@ -1,0 +1,186 @@
+"""Ways to copy a part of a file, and which of them is the fastest between two places.
+
+Sharing blocks comes first: it costs nothing, whatever the size, where the file system can do it. Of the others none is
+the fastest everywhere, so each is tried on a few megabytes of a large file, and the one that took the least CPU goes
+on. CPU, not wall time: other processes do not count, and whoever copies in parallel has more than one clock.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import struct
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from ckptmorph.storage.files import io_failure, os_errors, source_changed
+
+#: Buffer of the way through memory, in bytes; it stays in the cache of a core.
+BUFFER = 1 << 20
+#: Bytes per step: small enough for a lively progress bar and a prompt Ctrl-C.
+STEP = 16 << 20
+#: Below this many bytes nothing is tried out: the first way that works is good enough.
+WORTH_TRYING = 128 << 20
+
+# The kernel or one of the two file systems cannot do this copy; plain reading and writing can.
+_CANNOT = {errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM}
+_FICLONERANGE = 0x4020940D  # linux/fs.h
+_BUFFERED = "read-write"
+_TRIALS = 2
+_TRIAL = 8 << 20
+
+Step = Callable[[int, int, int, int, int], int]
+"""``step(source, start, target, at, count)``: descriptors and offsets; how many bytes were copied, 0 at the end."""
+
+
+def by_kernel(source: int, start: int, target: int, at: int, count: int) -> int:
+    """One ``copy_file_range``."""
+    return os.copy_file_range(source, target, count, start, at)
+
+
+def by_sendfile(source: int, start: int, target: int, at: int, count: int) -> int:
+    """One ``sendfile``. It writes where the target stands, so each thread needs a descriptor of its own."""
+    os.lseek(target, at, os.SEEK_SET)
+    return os.sendfile(target, source, start, count)
+
+
+class Ladder:
+    """Copies between the files of one write, and remembers what works and how fast.
+
+    Safe to use from several threads; a race costs a measurement, nothing else.
+
+    Attributes:
+        methods: the ways that copied something.
+    """
+
+    def __init__(self, total: int) -> None:
+        """``total``: bytes that there will be to copy, for whether it is worth while to try ways out."""
+        ways: dict[str, Step] = {}
+        if hasattr(os, "copy_file_range"):
+            ways["copy_file_range"] = by_kernel
+        if total >= WORTH_TRYING and hasattr(os, "sendfile"):
+            ways["sendfile"] = by_sendfile
+        self.ways: dict[str, Step | None] = {**ways, _BUFFERED: None}
+        self.methods: set[str] = set()
+        self._trying = total >= WORTH_TRYING
+        self._spent: dict[str, list[float]] = {name: [] for name in self.ways}
+        self._clones = True
+
+    def share(self, source: int, start: int, target: int, at: int, count: int) -> tuple[int, int]:
+        """Let the target have the source's blocks. The part ``[low, high)`` of the bytes that is done, maybe empty.
+
+        Only whole blocks can be shared, and only to where they are as far from the beginning of a block.
+        """
+        block = os.fstatvfs(target).f_bsize if self._clones else 0
+        if not block or (start - at) % block:
+            return 0, 0
+        low = -start % block
+        high = low + (count - low) // block * block
+        if high - low < block:
+            return 0, 0
+        try:
+            fcntl.ioctl(target, _FICLONERANGE, struct.pack("qQQQ", source, start + low, high - low, at + low))
+        except OSError:  # whatever the reason: what cannot be shared is copied, and that says what is wrong
+            self._clones = False
+            return 0, 0
+        self.methods.add("reflink")
+        return low, high
+
+    def copy(
+        self,
+        source: int,
+        source_path: Path,
+        start: int,
+        target: int,
+        target_path: Path,
+        at: int,
+        count: int,
+        report: Callable[[int], None],
+    ) -> None:
+        """Copy ``count`` bytes.
+
+        Raises:
+            IOFailure: ``source-changed`` when the source is shorter, ``no-space`` and the like.
+        """
+        end = start + count
+        while start < end:
+            name = self._choice()
+            want = min(end - start, _TRIAL if self._trying else STEP)
+            began = time.thread_time()
+            done = self._step(name, source, source_path, start, target, target_path, at, want)
+            if done and self._trying:
+                self._spent[name].append((time.thread_time() - began) / done)
+            if done:
+                self.methods.add(name)
+                report(done)
+            start, at = start + done, at + done
+
+    def _step(
+        self,
+        name: str,
+        source: int,
+        source_path: Path,
+        start: int,
+        target: int,
+        target_path: Path,
+        at: int,
+        want: int,
+    ) -> int:
+        """Bytes done by one way; 0 when it does not work here, and is not used any more."""
+        step = self.ways.get(name)
+        if step is None:
+            _through_buffer(source, source_path, start, target, target_path, at, want)
+            return want
+        try:
+            done = step(source, start, target, at, want)
+        except OSError as exc:
+            if exc.errno not in _CANNOT:
+                raise io_failure(exc, target_path, "write") from exc
+            done = 0
+        if done == 0:
+            # Not possible, or the file ends here, or a file system that knows no better: reading will tell.
+            self.ways.pop(name, None)
+        return done
+
+    def _choice(self) -> str:
+        """The way to try next, then the one that took the least; the first where nothing is tried."""
+        names = list(self.ways)
+        if not self._trying:
+            return names[0]
+        for name in names:
+            if len(self._spent[name]) < _TRIALS:
+                return name
+        best = min(names, key=lambda name: min(self._spent[name]))
+        self._trying = False
+        # The others would only be in the way of a plain first choice.
+        self.ways = {best: self.ways[best], **self.ways}
+        return best
+
+
+def _through_buffer(
+    source: int, source_path: Path, start: int, target: int, target_path: Path, at: int, count: int
+) -> None:
+    """Read and write ``count`` bytes, however many calls it takes. Raises what `Ladder.copy` raises."""
+    buffer = memoryview(bytearray(min(count, BUFFER)))
+    while count:
+        with os_errors(source_path, "read"):
+            got = os.preadv(source, [buffer[: min(count, BUFFER)]], start)
+        if got == 0:
+            raise source_changed(source_path)
+        write_at(target, buffer[:got], at, target_path)
+        start, at, count = start + got, at + got, count - got
+
+
+def write_at(fd: int, data: bytes | memoryview, at: int, path: Path) -> None:
+    """Write all of ``data`` at a position, however many calls it takes.
+
+    Raises:
+        IOFailure: ``no-space``, or anything else the operating system refuses.
+    """
+    rest = memoryview(data)
+    with os_errors(path, "write"):
+        while rest:
+            done = os.pwrite(fd, rest, at)
+            at, rest = at + done, rest[done:]
