@@ -35,6 +35,7 @@ from ckptmorph.schema.registry import Registry
 from ckptmorph.sources import Source
 from ckptmorph.storage.folder import Folder, open_folder
 from ckptmorph.storage.header import encode_header
+from ckptmorph.storage.links import real_files
 from ckptmorph.storage.output import atomic_folder
 from ckptmorph.storage.writer import CopyRange, Piece, Produced, write_bytes, write_file
 from ckptmorph.write import facts_as_written
@@ -72,7 +73,10 @@ def execute(
     methods: list[str] = []
     # A folder of links has its bytes elsewhere, and these must stay, too.
     elsewhere = sorted({folder.file_path(name).resolve().parent for name in folder.headers})
-    with atomic_folder(out, overwrite=overwrite, sources=[folder.path, *elsewhere]) as tmp:
+    taken = source.request.target.place
+    spared = [f for path in (folder.path, taken) if path is not None for f in real_files(path)]
+    sources = [folder.path, *elsewhere]
+    with atomic_folder(out, overwrite=overwrite, sources=sources, spared=spared) as tmp:
         for file in plan.files:
             methods.append(_weights(tmp, file, steps, folder, progress))
         write_bytes(tmp / CONFIG, plan.config_text.encode("utf-8"))

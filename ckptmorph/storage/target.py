@@ -60,6 +60,18 @@ def check_target(target: Path, *, overwrite: bool, sources: Iterable[Path]) -> N
         raise _refused("output-exists", f"{target} exists and is not empty", next="--overwrite")
 
 
+def check_not_above(target: Path, paths: Iterable[Path]) -> None:
+    """Refuse a ``target`` that one of ``paths`` is, or lies in.
+
+    Raises:
+        UsageError: ``output-overlaps-source``.
+    """
+    for path in paths:
+        if Path(os.path.realpath(path)).is_relative_to(target):
+            problem = f"The output {target} would take the place of {path}, which is read"
+            raise _refused("output-overlaps-source", problem, where=str(target), next="choose another output")
+
+
 def check_is_folder(target: Path) -> None:
     """Refuse a ``target`` that exists and is no real folder.
 
