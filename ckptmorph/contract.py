@@ -6,13 +6,14 @@ route), `verify` on a folder that exists.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ckptmorph.canonical import Drafter, Request, Shaped, codec_context, environment
 from ckptmorph.captures import Capturing
 from ckptmorph.engine_reading import Env, Reading, class_for, named, read_as_engine
-from ckptmorph.errors import ELSEWHERE
+from ckptmorph.errors import ELSEWHERE, step
 from ckptmorph.facts import Known, active, cite
 from ckptmorph.findings import Finding, Severity, error, in_json, note, verdict_of, warning
 from ckptmorph.matching import fold
@@ -123,8 +124,12 @@ class _Judging:
         )
         return False
 
-    def _convert(self) -> str:
-        return f"ckptmorph convert DRAFTER OUT --to {self.engine.engine}@{self.at.release}"
+    def _convert(self, words: str = "") -> str:
+        return step(f"ckptmorph convert DRAFTER OUT --to {self.engine.engine}@{self.at.release}", words)
+
+    def _here(self, text: str) -> str:
+        """A step of a schema, whose conversions are for the release at hand."""
+        return re.sub(rf"--to {re.escape(self.engine.engine)}(?![@\w])", rf"\g<0>@{self.at.release}", text)
 
     # --- tensors ---
 
@@ -160,7 +165,8 @@ class _Judging:
             stops = "start" if items[0].fate == "raises" else None
             misread[fact] = misread[fact].model_copy(update={"message": text, "stops": stops})
         self.findings += fold(new)
-        self.findings += unlisted_findings(who, self.unlisted, self.beside, self.treated)
+        repair = self._convert("writes files without it; or repair the index")
+        self.findings += unlisted_findings(who, self.unlisted, self.beside, self.treated, repair)
         self._map(predicted, who)
 
     def _map(self, predicted: TensorPrediction, who: str) -> None:
@@ -173,8 +179,8 @@ class _Judging:
             form = said or usual
             if stored is not None and item.fate == "loaded" and stored != form:
                 text = f"{item.name} holds {_HELD[stored]}, but {who} reads {_HELD[form]}: wrong tokens are proposed"
-                step = "ckptmorph convert translates it"
-                self.findings.append(error("map-form-misread", text, where=item.name, next=step))
+                found = error("map-form-misread", text, where=item.name, next=self._convert("translates it"))
+                self.findings.append(found)
 
     def _table_findings(self, item: Treated, who: str) -> list[Finding]:
         if self.drafter is None or item.parameter is None or item.name not in self.tensors:
@@ -314,7 +320,7 @@ class _Judging:
             + (f" ({shown})" if shown else ""),
             where=check.where,
             hint=check.because,
-            next=check.next or (ELSEWHERE if check.severity == "error" else None),
+            next=self._here(check.next) if check.next else ELSEWHERE if check.severity == "error" else None,
             source=cite(check.source),
             stops=check.stops,
         )

@@ -36,7 +36,7 @@ class Finding(Value):
         where: tensor, config key or file.
         expected, got: the two sides, when there are two.
         hint: likely cause or nearest right name.
-        next: the next command or option.
+        next: the next command (see ``errors.step``) or option.
         source: repository, path and release that the rule was read from, if it is about a framework.
         stops: the engine fails with such a drafter, when it starts or at its first forward, so that it cannot be
             overlooked.

@@ -12,8 +12,6 @@ from ckptmorph.schema.versions import covers
 from ckptmorph.storage.beside import Beside
 from ckptmorph.storage.index import INDEX
 
-_REPAIR = "ckptmorph convert writes files without it; or repair the index"
-
 
 def rule_for(engine: Engine, release: str) -> Unlisted | None:
     """The rule of a release, if it was looked at."""
@@ -28,12 +26,12 @@ def read_too(rule: Unlisted | None, beside: Iterable[Beside]) -> dict[str, Besid
 
 
 def unlisted_findings(
-    who: str, rule: Unlisted | None, beside: Sequence[Beside], treated: Iterable[Treated]
+    who: str, rule: Unlisted | None, beside: Sequence[Beside], treated: Iterable[Treated], repair: str
 ) -> Iterator[Finding]:
-    """What must be said of them beside the fate that each has like any other tensor."""
+    """What must be said of them beside the fate that each has like any other tensor; ``repair`` is the next step."""
     if rule is None:
         return
-    about = {"hint": rule.because, "source": cite(rule.source), "next": _REPAIR}
+    about = {"hint": rule.because, "source": cite(rule.source), "next": repair}
     loaded = {item.name for item in treated if item.fate == "loaded"}
     for item in beside:
         name = item.name[:200]

@@ -38,10 +38,11 @@ def _emit(value: R, human: Callable[..., str], *, as_json: bool, quiet: bool, ve
     if as_json:
         import json
 
+        from ckptmorph.cli.steps import in_document
         from ckptmorph.findings import plain
 
         escaped = not streams.holds_all(sys.stdout)
-        streams.data(json.dumps(plain(value), indent=2, ensure_ascii=escaped) + "\n")
+        streams.data(json.dumps(in_document(plain(value)), indent=2, ensure_ascii=escaped) + "\n")
     elif not quiet:
         streams.data(human(value, verbose=verbose))
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ckptmorph.errors import ELSEWHERE
 from ckptmorph.findings import in_json
 from ckptmorph.schema.base import Cite
 from ckptmorph.schema.capture import CannotCapture, NeedsTarget, ids_for, known_classes, rule_for, states_of
@@ -311,7 +312,6 @@ def _rules(args: Args, ctx: Context) -> tuple[Capture, list[CaptureRule]]:
 
 
 _TARGET = "--target DIR_OR_CONFIG, or --target-arch CLASS"
-_ELSEWHERE = "another release or engine: ckptmorph graph DRAFTER tells which is open"
 
 
 def _no_rule(engine: str, capture: Capture, ctx: Context, releases: tuple[str | None, ...]) -> str:
@@ -371,7 +371,7 @@ def _write_states(value: Any, path: str, args: Args, ctx: Context) -> dict[str, 
         return {path: ids_for(capture, rules[-1], value, ctx.n)}
     except CannotCapture as exc:
         raise CodecFault(
-            f"states {value} cannot be written: {exc}", code="states-not-capturable", next=_ELSEWHERE
+            f"states {value} cannot be written: {exc}", code="states-not-capturable", next=ELSEWHERE
         ) from None
     except NeedsTarget as exc:
         raise CodecFault(
