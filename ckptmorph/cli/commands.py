@@ -221,7 +221,8 @@ def graph(drafter: Path | None, as_json: bool, quiet: bool, verbose: bool, **kwa
 
     result = api.graph(drafter, **options)
     _emit(result, views.graph, as_json=as_json, quiet=quiet, verbose=verbose)
-    return EXIT_REFUSED if result.goal is not None and not result.route else 0
+    asked = result.goal is not None or bool(result.destinations)
+    return EXIT_REFUSED if asked and not result.open else 0
 
 
 @root.group()

@@ -10,6 +10,7 @@ from ckptmorph import api
 from ckptmorph.cli import main
 from ckptmorph.cli.render import findings
 from ckptmorph.findings import error
+from ckptmorph.results import Destination, GraphView
 from tests.builders import build
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
@@ -63,3 +64,21 @@ def test_next_steps_name_the_drafter_that_was_given(
     # Another program gets the words as they are: it knows the path.
     main([verb, str(source), *options, "--target-arch", "LlamaForCausalLM", "--json"])
     assert verb == "graph" or "ckptmorph" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("layout", [None, "vllm"])
+def test_graph_answers_nowhere_with_the_code_of_a_refusal(
+    layout: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As its help says of exit code 4: no way is open, whether one was asked for or any."""
+    row = Destination(engine="x", first="1", last="2", releases=2, reason="no", code="no")
+    rows = (row, row.model_copy(update={"layout": layout}))
+    monkeypatch.setattr(
+        api, "graph", lambda *args, **options: GraphView(nodes=(), edges=(), start="a", destinations=rows)
+    )
+    assert main(["graph", str(FIXTURES / "trained-eagle3-vllm")]) == (0 if layout else 4)
+    assert capsys.readouterr().out.count("closed") == (1 if layout else 2)
+
+
+def test_graph_without_a_question_is_no_refusal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["graph"]) == 0
