@@ -97,6 +97,18 @@ def in_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
+def some(names: Iterable[str], like: str, count: int = 4) -> str:
+    """A few of many names, those that are most like another one first, and how many there are besides."""
+    from difflib import get_close_matches  # only mistakes need it
+
+    known = list(dict.fromkeys(names))
+    if len(known) <= count + 1:
+        return ", ".join(known)
+    close = get_close_matches(like, known, count, 0.6)
+    shown = [*close, *(name for name in known if name not in close)][:count]
+    return f"{', '.join(shown)} and {len(known) - count} more"
+
+
 def plain(value: BaseModel) -> dict[str, Any]:
     """A value as plain JSON data. Absent things are left out, but a ``value`` that is null is said to be null."""
     data = _pruned(value.model_dump(mode="json", by_alias=True))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ckptmorph.errors import ELSEWHERE
-from ckptmorph.findings import in_json
+from ckptmorph.findings import in_json, some
 from ckptmorph.schema.base import Cite
 from ckptmorph.schema.capture import CannotCapture, NeedsTarget, ids_for, known_classes, rule_for, states_of
 from ckptmorph.schema.engines import Capture, CaptureRule, Case
@@ -319,7 +319,7 @@ def _no_rule(engine: str, capture: Capture, ctx: Context, releases: tuple[str | 
     at = f"{engine} {release}" if len(releases) == 1 and release else engine
     if ctx.target_class is None:
         return f"what the auxiliary layer ids mean to {at} depends on the target's class, which is not known"
-    classes = ", ".join(known_classes(capture, release))
+    classes = some(known_classes(capture, release), ctx.target_class)
     return (
         f"{at} has no known rule for auxiliary layer ids of target class {ctx.target_class}; known: {classes}"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -82,3 +83,15 @@ def test_graph_answers_nowhere_with_the_code_of_a_refusal(
 
 def test_graph_without_a_question_is_no_refusal(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["graph"]) == 0
+
+
+@pytest.mark.parametrize("verb", [["plan", "--to"], ["verify", "--for"]])
+def test_long_lists_of_classes_are_cut_after_the_nearest(
+    verb: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = build(tmp_path / "in", "sglang")
+    main([verb[0], str(source), verb[1], "sglang", "--target-arch", "Qwen3ForCausalLn"])
+    shown = "".join(capsys.readouterr())
+    assert "Qwen3ForCausalLM, " in shown
+    assert re.search(r" and \d\d more\b", shown)
+    assert max(map(len, shown.splitlines())) < 400
