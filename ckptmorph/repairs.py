@@ -53,7 +53,8 @@ class _Steps:
         planned = self._plan(text.partition("  # ")[0])
         if not isinstance(planned, CkptmorphError):
             return text if _helps(planned, finding) else None
-        return _instead(planned, finding)
+        by_hand = text.partition("; or ")[2]
+        return by_hand or _instead(planned, finding)
 
     def _plan(self, command: str) -> Plan | CkptmorphError:
         if command not in self.plans:

@@ -35,6 +35,7 @@ OPTIONS = {
 FAULTS: dict[str, dict[str, Any]] = {
     "architecture": {"architectures": ["NobodysClass"]},
     "wiring": {"norm_before_residual": True},
+    "text": {"architectures": "LlamaForCausalLMEagle3"},
     "tied": {"tie_word_embeddings": True},
     "quantised": {"quantization_config": {"quant_method": "fp8"}},
 }
