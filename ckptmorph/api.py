@@ -15,6 +15,7 @@ from ckptmorph.effects import effect_of
 from ckptmorph.errors import UsageError
 from ckptmorph.examine import examined, own_faults
 from ckptmorph.findings import by_severity, verdict_of
+from ckptmorph.repairs import possible
 from ckptmorph.results import GraphView, Inspection, Restored, TensorView, Verification
 from ckptmorph.schema.registry import Registry, load_registry
 from ckptmorph.sources import PathLike, Source, Wish, engine_release, open_source, split_release, wish_for
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from ckptmorph.explanations import Explanation
     from ckptmorph.matrix import Matrix
     from ckptmorph.plans import Plan, Report
-    from ckptmorph.predictions import EngineAt
+    from ckptmorph.predictions import EngineAt, Prediction
     from ckptmorph.quant import Quantised
 
 Progress = Callable[[int], None]
@@ -49,6 +50,11 @@ def _examined_for(
     name, release = split_release(wish.to)
     source, quantised = examined(registry, open_folder(Path(drafter)), wish, deep=deep)
     return registry, source, quantised, engine_release(registry, source.layout.algorithm, name, release)
+
+
+def _predicted(registry: Registry, source: Source, at: EngineAt) -> Prediction:
+    files, known = source.folder, source.request
+    return predict(registry, at, files.tensors, files.config, source.drafter, known, beside=source.beside)
 
 
 def inspect(
@@ -242,16 +248,14 @@ def verify(
         facts=facts, aux_states=aux_states, aux_layers=aux_layers, assume_default=assume_default,
     )  # fmt: skip
     registry, source, quantised, at = _examined_for(drafter, wish, schema_path, deep=deep)
-    folder = source.folder
-    result = predict(
-        registry, at, folder.tensors, folder.config, source.drafter, source.request, beside=source.beside
-    )
-    findings = by_severity([*own_faults(source, quantised, result.findings), *result.findings])
+    result = _predicted(registry, source, at)
+    own = own_faults(source, quantised, result.findings)
+    findings = possible(registry, source, wish, [*own, *result.findings])
     who = f"{at.engine.engine} {at.release}"
     who += f" (by the rules of {at.known})" if at.known != at.release else ""
     hub = registry.algorithm(source.layout.algorithm)
     return Verification(
-        path=str(folder.path),
+        path=str(source.folder.path),
         engine=at.engine.engine,
         release=at.release,
         verdict=verdict_of(findings),
@@ -265,7 +269,7 @@ def verify(
         target=source.request.target.taken,
         compared=tuple(source.drafter.compared.values()),
         numbers="all" if deep else "samples",
-        findings=tuple(findings),
+        findings=findings,
     )
 
 
@@ -316,11 +320,9 @@ def explain(
         facts=facts, aux_states=aux_states, aux_layers=aux_layers, assume_default=assume_default,
     )  # fmt: skip
     registry, source, _, at = _examined_for(drafter, wish, schema_path, deep=False)
-    folder = source.folder
-    result = predict(
-        registry, at, folder.tensors, folder.config, source.drafter, source.request, beside=source.beside
-    )
-    return explained(registry, source, at, result, topic)
+    result = _predicted(registry, source, at)
+    said = explained(registry, source, at, result, topic)
+    return said.model_copy(update={"findings": possible(registry, source, wish, said.findings)})
 
 
 def diff(a: PathLike, b: PathLike, *, schema_path: Sequence[PathLike] = ()) -> Difference:

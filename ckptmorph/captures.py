@@ -8,7 +8,7 @@ from typing import Any
 
 from ckptmorph import unread_ids
 from ckptmorph.facts import Known, cite
-from ckptmorph.findings import Finding, error, in_json, note, warning
+from ckptmorph.findings import Finding, error, in_json, note, some, warning
 from ckptmorph.schema.capture import NeedsTarget, captured, known_classes, limits, rule_for, states_of
 from ckptmorph.schema.codecs import MAX_LAYERS, Context
 from ckptmorph.schema.engines import Capture, CaptureRule
@@ -168,7 +168,7 @@ class Capturing:
                 "target-class-unsupported",
                 f"{who} has no auxiliary states for target class {target}, as far as we read its source",
                 where=target,
-                hint=f"classes with a rule: {', '.join(classes)}",
+                hint=f"classes with a rule: {some(classes, target)}",
                 next="--target-arch with one of these classes, if the target behaves like it; or another release",
             )
         )

@@ -6,13 +6,14 @@ route), `verify` on a folder that exists.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ckptmorph.canonical import Drafter, Request, Shaped, codec_context, environment
 from ckptmorph.captures import Capturing
 from ckptmorph.engine_reading import Env, Reading, class_for, named, read_as_engine
-from ckptmorph.errors import ELSEWHERE
+from ckptmorph.errors import ELSEWHERE, step
 from ckptmorph.facts import Known, active, cite
 from ckptmorph.findings import Finding, Severity, error, in_json, note, verdict_of, warning
 from ckptmorph.matching import fold
@@ -56,7 +57,7 @@ class _Judging:
         self.ctx = codec_context(registry, self.hub.algorithm, request_at, {}, known)
         self.findings: list[Finding] = [at.finding] if at.finding else []
         self.reading = Reading()
-        self.env: Mapping[str, Any] = {}
+        self.env = Env({}, {}, {})
         self.treated: list[Treated] = []
         self.captured: tuple[int, ...] | None = None
 
@@ -99,6 +100,9 @@ class _Judging:
         if class_for(form, self.release, self.config, self.env) is not None:
             return True
         said = get_path(self.config, form.architectures_at)
+        if isinstance(said, str) and (broken := list(self._broken(form.architectures_at))):
+            self.findings += broken  # it stops at a text, whatever class that names
+            return False
         names = said if isinstance(said, list) else [said]
         shown = said if isinstance(said, str) else in_json(None if said is ABSENT else said)
         elsewhere = [c for c in form.classes if any(name in c.architectures for name in names)]
@@ -123,8 +127,12 @@ class _Judging:
         )
         return False
 
-    def _convert(self) -> str:
-        return f"ckptmorph convert DRAFTER OUT --to {self.engine.engine}@{self.at.release}"
+    def _convert(self, words: str = "") -> str:
+        return step(f"ckptmorph convert DRAFTER OUT --to {self.engine.engine}@{self.at.release}", words)
+
+    def _here(self, text: str) -> str:
+        """A step of a schema, whose conversions are for the release at hand."""
+        return re.sub(rf"--to {re.escape(self.engine.engine)}(?![@\w])", rf"\g<0>@{self.at.release}", text)
 
     # --- tensors ---
 
@@ -132,10 +140,7 @@ class _Judging:
         """Fates and their findings. What follows from a misread fact is said with the fact, not once per tensor."""
         assert self.reading.form is not None
         lost: dict[str, list[Treated]] = {}
-        predicted = TensorPrediction(
-            self.engine, self.release, self.hub, self.env, self.reading.facts, self.tensors, self.reading.form,
-            self.members,
-        )  # fmt: skip
+        predicted = self._predicted(self.tensors)
         self.treated = predicted.treat()
         who = f"{self.engine.engine} {self.release}"
         for fact, (count, looked_at) in predicted.beyond.items():
@@ -160,8 +165,31 @@ class _Judging:
             stops = "start" if items[0].fate == "raises" else None
             misread[fact] = misread[fact].model_copy(update={"message": text, "stops": stops})
         self.findings += fold(new)
-        self.findings += unlisted_findings(who, self.unlisted, self.beside, self.treated)
+        repair = self._convert("writes files without it; or repair the index")
+        self.findings += unlisted_findings(
+            who, self.unlisted, self.beside, self.treated, self._other_ones(), repair
+        )
         self._map(predicted, who)
+
+    def _predicted(self, tensors: Mapping[str, Shaped]) -> TensorPrediction:
+        assert self.reading.form is not None
+        return TensorPrediction(
+            self.engine,
+            self.release,
+            self.hub,
+            self.env,
+            self.reading.facts,
+            tensors,
+            self.reading.form,
+            self.members,
+        )
+
+    def _other_ones(self) -> list[Treated]:
+        """What would become of tensors that the index lists in one file, if they were those that stand in another."""
+        others = {item.name: item for item in self.beside if item.listed_in is not None and item.differs}
+        if not others:
+            return []
+        return [t for t in self._predicted({**self.tensors, **others}).treat() if t.name in others]
 
     def _map(self, predicted: TensorPrediction, who: str) -> None:
         """A map loads in either form; only the reader knows which one it takes it for."""
@@ -173,8 +201,8 @@ class _Judging:
             form = said or usual
             if stored is not None and item.fate == "loaded" and stored != form:
                 text = f"{item.name} holds {_HELD[stored]}, but {who} reads {_HELD[form]}: wrong tokens are proposed"
-                step = "ckptmorph convert translates it"
-                self.findings.append(error("map-form-misread", text, where=item.name, next=step))
+                found = error("map-form-misread", text, where=item.name, next=self._convert("translates it"))
+                self.findings.append(found)
 
     def _table_findings(self, item: Treated, who: str) -> list[Finding]:
         if self.drafter is None or item.parameter is None or item.name not in self.tensors:
@@ -300,10 +328,24 @@ class _Judging:
             )
         )
 
+    def _has_too(self) -> None:
+        """What the engine reads though the index leaves it out is the drafter's to it: its head, say, is there."""
+        found = {item.name for item in self.beside if item.listed_in is None}
+        for item in self.treated:
+            spec = self.hub.tensors.get(item.parameter or "")
+            if item.name in found and item.fate == "loaded" and spec is not None and spec.shown is not None:
+                self.env[f"drafter.{spec.shown}"] = True
+
     def _checks(self) -> None:
+        self._has_too()
+        self.findings += self._broken(None)
+
+    def _broken(self, where: str | None) -> Iterator[Finding]:
+        """The checks that the drafter does not pass; with ``where`` only those about that field."""
         for check in self.engine.checks:
-            if covers(check.versions, self.release) and holds(check.require, self.env) is False:
-                self.findings.append(self._check_finding(check))
+            applies = covers(check.versions, self.release) and where in (None, check.where)
+            if applies and holds(check.require, self.env) is False:
+                yield self._check_finding(check)
 
     def _check_finding(self, check: Check) -> Finding:
         shown = named(parse(check.require), self.env)
@@ -314,7 +356,7 @@ class _Judging:
             + (f" ({shown})" if shown else ""),
             where=check.where,
             hint=check.because,
-            next=check.next or (ELSEWHERE if check.severity == "error" else None),
+            next=self._here(check.next) if check.next else ELSEWHERE if check.severity == "error" else None,
             source=cite(check.source),
             stops=check.stops,
         )

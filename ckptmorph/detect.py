@@ -58,7 +58,7 @@ def _scored(
     found: list[str] = []
     total = 0
     for clue in layout.detect:
-        if clue_holds(clue, config, short):
+        if clue_holds(clue, config, short, text_for_list=True):
             total += clue.weight
             if clue.weight:
                 found.append(clue_words(clue))

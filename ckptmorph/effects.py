@@ -72,7 +72,9 @@ def effect_of(
         hub: the algorithm's tensors, which say what kind each parameter is.
         engine: name and release, for the sentence.
     """
-    findings, missing = list(findings), [t for t in treated if t.fate == "missing"]
+    # What is dropped though the engine builds it keeps its initial values, as if the file had none.
+    left = [t for t in treated if t.fate == "missing" or (t.fate == "dropped" and t.parameter is not None)]
+    findings, missing = list(findings), left
     errors = [f for f in findings if f.severity is Severity.ERROR]
     codes, stopping = {f.code for f in errors}, {f.stops for f in errors if f.stops}
     if "engine-field-missing" in codes and {f.code for f in errors if f.stops} <= FROM_SHAPES:

@@ -75,13 +75,23 @@ class Reading:
     findings: list[Finding] = field(default_factory=list)
 
 
-def clue_holds(clue: Clue, config: Mapping[str, Any], names: set[str]) -> bool:
-    """Whether a detection clue is satisfied by a config and tensor names."""
+def clue_holds(
+    clue: Clue, config: Mapping[str, Any], names: set[str], *, text_for_list: bool = False
+) -> bool:
+    """Whether a detection clue is satisfied by a config and tensor names.
+
+    Args:
+        text_for_list: a text counts as the first entry of the list that should stand there. It shows what was meant,
+            whatever an engine makes of it.
+    """
     if clue.tensor is not None:
         parsed = template(clue.tensor)
         return any(parsed.match(name) is not None for name in names) is not clue.absent
     assert clue.config is not None
     value = get_path(config, clue.config)
+    if text_for_list and value is ABSENT and clue.config.endswith(".0"):
+        whole = get_path(config, clue.config.removesuffix(".0"))
+        value = whole if isinstance(whole, str) else value
     if clue.absent:
         return value is ABSENT or value is None
     if value is ABSENT or value is None:

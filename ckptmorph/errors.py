@@ -13,8 +13,20 @@ if TYPE_CHECKING:
     from ckptmorph.findings import Finding
 
 
-#: What to do where a way is closed.
-ELSEWHERE = "ckptmorph graph DRAFTER tells where else it can go"
+def step(command: str, words: str = "") -> str:
+    """A next step that is a command, as it can be pasted: what it is good for stands behind it as a comment.
+
+    ``DRAFTER`` stands for the drafter at hand, ``OUT`` for a new folder; the command line adds the options that its
+    user gave.
+    """
+    return f"{command}  # {words}" if words else command
+
+
+#: How a step begins that converts.
+CONVERT = "ckptmorph convert "
+#: What to do where a way is closed, and where one is wanted that is open already.
+ELSEWHERE = step("ckptmorph graph DRAFTER", "tells where else it can go")
+ANYWHERE = step("ckptmorph verify DRAFTER --for all", "tells where it can run as it is")
 
 
 class CkptmorphError(Exception):
@@ -26,7 +38,7 @@ class CkptmorphError(Exception):
         where: file, tensor or config key the fault lies in.
         expected, got: the two sides of a contradiction, printable.
         hint: what probably happened, or the nearest right name.
-        next: a command (or option) that takes the user further; the usual one of its kind when none is given.
+        next: a command (see ``step``) or option that takes the user further; the usual one of its kind by default.
         findings: the single problems behind a summary error, if there are several.
     """
 
@@ -76,7 +88,7 @@ class UsageError(CkptmorphError):
 
     exit_code = 2
     default_code = "usage"
-    usual_next = "ckptmorph --help, or --help after a command"
+    usual_next = step("ckptmorph --help", "or --help after a command")
 
     def _hint_says_it(self) -> bool:
         return self.hint is not None  # the right name, or how to write it
@@ -87,7 +99,7 @@ class InputError(CkptmorphError):
 
     exit_code = 3
     default_code = "unusable-input"
-    usual_next = "export or download the files again; ckptmorph inspect DRAFTER shows what they hold"
+    usual_next = "export or download the files again"
 
 
 class SchemaError(InputError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from ckptmorph.errors import step
 from ckptmorph.facts import Known
 from ckptmorph.findings import Finding, Severity, in_json, note, warning
 from ckptmorph.quant import Quantised, quantisation_of
@@ -100,7 +101,9 @@ def own_faults(source: Source, quantised: Quantised, predicted: Iterable[Finding
                 update={
                     "severity": Severity.ERROR,
                     "message": text,
-                    "next": "ckptmorph convert translates it",
+                    "next": step(
+                        f"ckptmorph convert DRAFTER OUT --to {source.layout.layout}", "translates it"
+                    ),
                 }
             )
         out.append(finding)

@@ -23,6 +23,7 @@ from ckptmorph.sources import Source
 from ckptmorph.storage.files import reading
 from ckptmorph.storage.folder import Folder
 from ckptmorph.storage.header import encode_header
+from ckptmorph.storage.links import real_files
 from ckptmorph.storage.output import atomic_folder
 from ckptmorph.storage.space import check_space
 from ckptmorph.storage.writer import (
@@ -72,7 +73,10 @@ def execute(
     methods: list[str] = []
     # A folder of links has its bytes elsewhere, and these must stay, too.
     elsewhere = sorted({folder.file_path(name).resolve().parent for name in folder.headers})
-    with atomic_folder(out, overwrite=overwrite, sources=[folder.path, *elsewhere], sync=sync) as tmp:
+    taken = source.request.target.place
+    spared = [f for path in (folder.path, taken) if path is not None for f in real_files(path)]
+    sources = [folder.path, *elsewhere]
+    with atomic_folder(out, overwrite=overwrite, sources=sources, spared=spared, sync=sync) as tmp:
         check_space(tmp, _size(plan, folder), [folder.file_path(name) for name in folder.headers])
         for file in plan.files:
             methods.append(_weights(tmp, file, steps, folder, progress, sync))

@@ -36,7 +36,7 @@ class Finding(Value):
         where: tensor, config key or file.
         expected, got: the two sides, when there are two.
         hint: likely cause or nearest right name.
-        next: the next command or option.
+        next: the next command (see ``errors.step``) or option.
         source: repository, path and release that the rule was read from, if it is about a framework.
         stops: the engine fails with such a drafter, when it starts or at its first forward, so that it cannot be
             overlooked.
@@ -95,6 +95,18 @@ def in_json(value: Any) -> str:
     import json
 
     return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def some(names: Iterable[str], like: str, count: int = 4) -> str:
+    """A few of many names, those that are most like another one first, and how many there are besides."""
+    from difflib import get_close_matches  # only mistakes need it
+
+    known = list(dict.fromkeys(names))
+    if len(known) <= count + 1:
+        return ", ".join(known)
+    close = get_close_matches(like, known, count, 0.6)
+    shown = [*close, *(name for name in known if name not in close)][:count]
+    return f"{', '.join(shown)} and {len(known) - count} more"
 
 
 def plain(value: BaseModel) -> dict[str, Any]:

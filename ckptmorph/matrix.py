@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from ckptmorph.contract import predict
+from ckptmorph.errors import step
 from ckptmorph.findings import Finding, Outcome, Severity, Value, by_severity
 from ckptmorph.likeness import Comparison
 from ckptmorph.predictions import Span, engine_at, folded, without_release
@@ -25,6 +26,7 @@ class MatrixRow(Span):
     Attributes:
         reason: the most important finding in a sentence, empty when there is none.
         code: its code.
+        next: the step that shows the others.
     """
 
     verdict: Outcome
@@ -97,7 +99,7 @@ def _row(registry: Registry, source: Source, name: str, release: str, latest: st
         verdict=result.verdict,
         code=worst.code if worst else None,
         reason=without_release(worst.message, name, release) if worst else "",
-        next=worst.next if worst else None,
+        next=step(f"ckptmorph verify DRAFTER --for {name}@{release}", "shows all of it") if worst else None,
         newest=release == latest,
     )
 

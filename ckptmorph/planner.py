@@ -12,7 +12,7 @@ from typing import Any
 from ckptmorph.canonical import Drafter
 from ckptmorph.contract import predict
 from ckptmorph.engine_reading import loads_none
-from ckptmorph.errors import ELSEWHERE, CkptmorphError, RefusedError, UsageError, did_you_mean
+from ckptmorph.errors import CONVERT, ELSEWHERE, CkptmorphError, RefusedError, UsageError, did_you_mean, step
 from ckptmorph.facts import cite
 from ckptmorph.files import config_text, out_files
 from ckptmorph.findings import Finding, Severity, by_severity, error, errors_in, note
@@ -232,9 +232,15 @@ def _acceptable(registry: Registry, goal: Goal) -> set[str]:
 
 
 def _elsewhere(goal: Goal, finding: Finding) -> str | None:
-    if finding.next and not finding.next.startswith("ckptmorph convert"):
+    if finding.next and not finding.next.startswith(CONVERT):
         return finding.next
     return ELSEWHERE
+
+
+def _not_again(finding: Finding) -> Finding:
+    """What a conversion does not take away is no reason to convert."""
+    repeats = finding.next is not None and finding.next.startswith(CONVERT)
+    return finding.model_copy(update={"next": None}) if repeats else finding
 
 
 def _decided(finding: Finding) -> Finding:
@@ -255,7 +261,7 @@ def _not_accepted(loss: Lost) -> Finding:
     )
 
 
-def known_losses(registry: Registry, algorithm: str, accepted: tuple[str, ...]) -> None:
+def known_losses(registry: Registry, algorithm: str, wish: Wish) -> None:
     """Raise UsageError for an accepted id that no schema knows: a misspelt one must not look like a promise kept."""
     engines = registry.engines_of(algorithm)
     lines = [entry for layout in registry.layouts_of(algorithm) for entry in registry.entries(layout.config)]
@@ -263,16 +269,14 @@ def known_losses(registry: Registry, algorithm: str, accepted: tuple[str, ...]) 
     known = {loss_id(fact) for fact in registry.algorithm(algorithm).facts}
     known |= {loss.id for layout in registry.layouts_of(algorithm) for loss in layout.losses}
     known |= {entry.code for entry in lines if entry.code} | {c.code for e in engines for c in e.checks}
-    for name in accepted:
+    for name in wish.accept:
         if name not in known:
             close = did_you_mean(name, known)
             raise UsageError(
                 f"--accept {name}: there is no such loss",
                 code="unknown-loss",
-                hint=f"did you mean {close}?"
-                if close
-                else "the plan names the losses there are by their ids",
-                next="ckptmorph plan DRAFTER --to NAME",
+                hint=f"did you mean {close}?" if close else None,
+                next=step(f"ckptmorph plan DRAFTER --to {wish.to}", "names the losses there are"),
             )
 
 
@@ -284,7 +288,7 @@ def make_plan(registry: Registry, source: Source, wish: Wish, out: Path | None =
         UsageError: a loss is accepted that does not exist.
     """
     algorithm = source.layout.algorithm
-    known_losses(registry, algorithm, wish.accept)
+    known_losses(registry, algorithm, wish)
     refuse_broken(source)
     tried: list[tuple[Goal, Composed]] = []
     edges, start = edges_of(registry), layout_node(algorithm, source.layout.layout)
@@ -352,7 +356,7 @@ def _plan(
     findings = [
         *[_decided(finding) for finding in source.drafter.findings],
         *output.findings,
-        *[f for f in predicted if f.code not in closed_ids],
+        *[_not_again(f) for f in predicted if f.code not in closed_ids],
         *[
             note("loss-not-met", f"{name} was accepted, but nothing of it is lost here", where=name)
             for name in wish.accept

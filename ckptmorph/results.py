@@ -129,3 +129,8 @@ class GraphView(Value):
     closed: tuple[EdgeView, ...] = ()
     conditions: tuple[str, ...] = ()
     destinations: tuple[Destination, ...] = ()
+
+    @property
+    def open(self) -> bool:
+        """Whether there is a way to the goal, or without a goal to anywhere."""
+        return bool(self.route) or any(row.layout is not None for row in self.destinations)

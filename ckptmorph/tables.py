@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ckptmorph.canonical import Drafter
-from ckptmorph.errors import CkptmorphError
+from ckptmorph.errors import CkptmorphError, step
 from ckptmorph.facts import Evidence, Known
 from ckptmorph.findings import Finding, error, note, warning
 from ckptmorph.likeness import (
@@ -343,8 +343,10 @@ def table_findings(
             "random-table-used",
             f"{seen.tensor} {seen.words}. {who} uses it as it is: expect acceptance length 1.0",
             hint=because or "nothing replaces it",
-            next="export the drafter again, with its trained table or without one; "
-            "ckptmorph verify DRAFTER --for all shows which engines replace it",
+            next=step(
+                "ckptmorph verify DRAFTER --for all",
+                "shows which engines replace it; or export the drafter again, with its trained table or without one",
+            ),
             **about,
         )
     elif seen.outcome == "different" and replaced and not told:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ class Target:
         taken: what was taken for the target, in words; None when no model was given.
         weights: where its tensors are; nothing of them has been read.
         config: its whole config, for comparing only.
+        place: its folder or config on this machine.
     """
 
     architecture: str | None = None
@@ -37,6 +38,7 @@ class Target:
     taken: str | None = None
     weights: Weights | None = field(default=None, compare=False, repr=False)
     config: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    place: Path | None = field(default=None, compare=False)
 
     @property
     def layers(self) -> int | None:
@@ -57,7 +59,7 @@ def read_target(path: Path | None, arch: str | None, reading: TargetReading) -> 
     if path is None:
         return Target(architecture=arch, origin="--target-arch" if arch else "not given")
     if path.exists() or (wanted := remote.repository(str(path))) is None:
-        return _local(path, arch, reading)
+        return replace(_local(path, arch, reading), place=path)
     return _repository(*wanted, arch, reading)
 
 
@@ -90,7 +92,8 @@ def _repository(name: str, revision: str | None, arch: str | None, reading: Targ
     if snapshot is not None and (weights := _weights_in(snapshot, name)) is not None:
         config, _ = load_json(snapshot / "config.json")
         taken = f"repository {name}, commit {snapshot.name[:12]} in the Hub's cache on this machine"
-        return _target(config, arch, reading, f"{name}/config.json", taken, weights)
+        found = _target(config, arch, reading, f"{name}/config.json", taken, weights)
+        return replace(found, place=snapshot)
     hub = remote.HubWeights(name, revision)
     try:
         config = hub.config()

@@ -12,8 +12,6 @@ from ckptmorph.schema.versions import covers
 from ckptmorph.storage.beside import Beside
 from ckptmorph.storage.index import INDEX
 
-_REPAIR = "ckptmorph convert writes files without it; or repair the index"
-
 
 def rule_for(engine: Engine, release: str) -> Unlisted | None:
     """The rule of a release, if it was looked at."""
@@ -28,16 +26,34 @@ def read_too(rule: Unlisted | None, beside: Iterable[Beside]) -> dict[str, Besid
 
 
 def unlisted_findings(
-    who: str, rule: Unlisted | None, beside: Sequence[Beside], treated: Iterable[Treated]
+    who: str,
+    rule: Unlisted | None,
+    beside: Sequence[Beside],
+    treated: Iterable[Treated],
+    others: Iterable[Treated],
+    repair: str,
 ) -> Iterator[Finding]:
-    """What must be said of them beside the fate that each has like any other tensor."""
+    """What must be said of them beside the fate that each has like any other tensor.
+
+    Args:
+        others: the fates of those that the index lists in another file, if they were read in its place.
+        repair: the next step.
+    """
     if rule is None:
         return
-    about = {"hint": rule.because, "source": cite(rule.source), "next": _REPAIR}
+    about = {"hint": rule.because, "source": cite(rule.source), "next": repair}
     loaded = {item.name for item in treated if item.fate == "loaded"}
+    unfit = {item.name: item for item in others if item.fate == "misshapen" and item.taken is None}
     for item in beside:
         name = item.name[:200]
-        if item.listed_in is not None:
+        if item.listed_in is not None and item.name in unfit:
+            built = list(unfit[item.name].expected or ())
+            text = (
+                f"{who} reads {name} twice, from {item.listed_in} as {INDEX} says and from {item.file}; there it "
+                f"has shape {list(item.shape)}, and {who} builds {built}"
+            )
+            yield error("tensor-read-twice", text, where=name, stops="start", **about)
+        elif item.listed_in is not None:
             say, how = (error, "they differ") if item.differs else (warning, "a sample of them is equal")
             text = (
                 f"{who} reads {name} twice, from {item.listed_in} as {INDEX} says and from {item.file}; {how}, and "

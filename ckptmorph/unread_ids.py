@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ckptmorph.errors import ANYWHERE
 from ckptmorph.facts import Known, cite
 from ckptmorph.findings import Finding, error, warning
 from ckptmorph.schema.capture import CannotCapture, NeedsTarget, ids_for
@@ -46,7 +47,7 @@ def judge(
         expected=trained.value,
         got=list(states),
         hint="no field of the file and no option of the server changes that",
-        next="ckptmorph verify DRAFTER --for all tells where else it can run",
+        next=ANYWHERE,
         source=cite(rule.source),
     )
 

@@ -13,7 +13,8 @@ import click
 from ckptmorph.cli import streams
 from ckptmorph.cli.commands import root
 from ckptmorph.cli.groups import HelpWanted
-from ckptmorph.cli.render import about, render_error
+from ckptmorph.cli.render import render_error
+from ckptmorph.cli.steps import about, in_document
 from ckptmorph.errors import CkptmorphError, InternalError, IOFailure, UsageError
 
 _COMPLETION = "_CKPTMORPH_COMPLETE"
@@ -131,7 +132,7 @@ def _json_error(exc: CkptmorphError, exit_code: int, args: Sequence[str]) -> Non
         "error": error,
     }
     escaped = not streams.holds_all(sys.stdout)
-    streams.answer(json.dumps(document, indent=2, ensure_ascii=escaped, default=str) + "\n")
+    streams.answer(json.dumps(in_document(document), indent=2, ensure_ascii=escaped, default=str) + "\n")
 
 
 def _wants_json(args: Sequence[str]) -> bool:

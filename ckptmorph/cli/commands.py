@@ -38,10 +38,11 @@ def _emit(value: R, human: Callable[..., str], *, as_json: bool, quiet: bool, ve
     if as_json:
         import json
 
+        from ckptmorph.cli.steps import in_document
         from ckptmorph.findings import plain
 
         escaped = not streams.holds_all(sys.stdout)
-        streams.data(json.dumps(plain(value), indent=2, ensure_ascii=escaped) + "\n")
+        streams.data(json.dumps(in_document(plain(value)), indent=2, ensure_ascii=escaped) + "\n")
     elif not quiet:
         streams.data(human(value, verbose=verbose))
 
@@ -243,7 +244,8 @@ def graph(drafter: Path | None, as_json: bool, quiet: bool, verbose: bool, **kwa
 
     result = api.graph(drafter, **options)
     _emit(result, views.graph, as_json=as_json, quiet=quiet, verbose=verbose)
-    return EXIT_REFUSED if result.goal is not None and not result.route else 0
+    asked = result.goal is not None or bool(result.destinations)
+    return EXIT_REFUSED if asked and not result.open else 0
 
 
 @root.group()

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from ckptmorph.cli.steps import running
 from ckptmorph.errors import UsageError, did_you_mean
 
 EXIT_CODES = (
@@ -20,7 +21,11 @@ class HelpWanted(Exception):
 
 
 class Verb(click.Command):
-    """A command whose help names the exit codes."""
+    """A command whose help names the exit codes, and whose next steps carry its options."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        running(ctx)
+        return super().invoke(ctx)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         _exit_codes(formatter)

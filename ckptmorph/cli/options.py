@@ -30,7 +30,7 @@ def _some_text(ctx: click.Context, param: click.Parameter, value: str | None) ->
 
 def _drafter(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
     """The path of the drafter; next steps name it."""
-    from ckptmorph.cli.render import about
+    from ckptmorph.cli.steps import about
 
     path = _not_empty(ctx, param, value)
     if path is not None:

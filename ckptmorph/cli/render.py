@@ -2,34 +2,17 @@
 
 from __future__ import annotations
 
-import re
-import shlex
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ckptmorph.cli.steps import completed
 from ckptmorph.cli.streams import colourful
 
 if TYPE_CHECKING:
     from ckptmorph.errors import CkptmorphError
     from ckptmorph.findings import Finding
-
-_PLACEHOLDER = re.compile(r"(ckptmorph [a-z]+ )DRAFTER\b")
-_drafter: list[str] = []  # the one that the command is about, as it was typed
-
-
-def about(drafter: str | None) -> None:
-    """From now on the next steps name this drafter, so that they can be pasted; none for no drafter."""
-    _drafter[:] = [drafter] if drafter is not None else []
-
-
-def _step(text: str) -> str:
-    """A step with the user's own path for the placeholder."""
-    if not _drafter:
-        return text
-    return _PLACEHOLDER.sub(lambda found: found[1] + shlex.quote(_drafter[0]), text)
-
 
 _COLOURS = {"error": "31", "warning": "33", "note": "36", "ok": "32", "fail": "31", "warn": "33"}
 
@@ -68,8 +51,14 @@ def finding(item: Finding, *, verbose: bool = False, stream: Any = None) -> str:
         details = []
     if verbose:
         details.append(("source", item.source))
-    lines += [f"{label:>5}  {_step(text)}" for label, text in details if text and text not in item.message]
+    lines += _details(details, item.message)
     return "\n".join(lines) + "\n"
+
+
+def _details(details: Iterable[tuple[str, str | None]], message: str) -> Iterator[str]:
+    for label, text in details:
+        if text and text not in message:
+            yield f"{label:>5}  {completed(text) if label == 'next' else text}"
 
 
 def findings(items: Iterable[Finding], *, verbose: bool = False, stream: Any = None) -> str:
@@ -101,9 +90,7 @@ def render_error(exc: CkptmorphError) -> str:
         head = f"{colour(f'error[{exc.code}]', 'error', sys.stderr)} {exc.message}\n"
         return head + findings(exc.findings, stream=sys.stderr)
     lines = [f"{colour(f'error[{exc.code}]', 'error', sys.stderr)} {exc.message}"]
-    for label, text in (("in", exc.where), ("help", exc.hint), ("next", exc.next)):
-        if text and text not in exc.message:
-            lines.append(f"{label:>5}  {_step(text)}")
+    lines += _details([("in", exc.where), ("help", exc.hint), ("next", exc.next)], exc.message)
     return "\n".join(lines) + "\n"
 
 

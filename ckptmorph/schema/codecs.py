@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ckptmorph.findings import in_json
+from ckptmorph.errors import ELSEWHERE
+from ckptmorph.findings import in_json, some
 from ckptmorph.schema.base import Cite
 from ckptmorph.schema.capture import CannotCapture, NeedsTarget, ids_for, known_classes, rule_for, states_of
 from ckptmorph.schema.engines import Capture, CaptureRule, Case
@@ -311,7 +312,6 @@ def _rules(args: Args, ctx: Context) -> tuple[Capture, list[CaptureRule]]:
 
 
 _TARGET = "--target DIR_OR_CONFIG, or --target-arch CLASS"
-_ELSEWHERE = "another release or engine: ckptmorph graph DRAFTER tells which is open"
 
 
 def _no_rule(engine: str, capture: Capture, ctx: Context, releases: tuple[str | None, ...]) -> str:
@@ -319,7 +319,7 @@ def _no_rule(engine: str, capture: Capture, ctx: Context, releases: tuple[str | 
     at = f"{engine} {release}" if len(releases) == 1 and release else engine
     if ctx.target_class is None:
         return f"what the auxiliary layer ids mean to {at} depends on the target's class, which is not known"
-    classes = ", ".join(known_classes(capture, release))
+    classes = some(known_classes(capture, release), ctx.target_class)
     return (
         f"{at} has no known rule for auxiliary layer ids of target class {ctx.target_class}; known: {classes}"
     )
@@ -371,7 +371,7 @@ def _write_states(value: Any, path: str, args: Args, ctx: Context) -> dict[str, 
         return {path: ids_for(capture, rules[-1], value, ctx.n)}
     except CannotCapture as exc:
         raise CodecFault(
-            f"states {value} cannot be written: {exc}", code="states-not-capturable", next=_ELSEWHERE
+            f"states {value} cannot be written: {exc}", code="states-not-capturable", next=ELSEWHERE
         ) from None
     except NeedsTarget as exc:
         raise CodecFault(

@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ckptmorph.errors import SchemaError, UsageError, did_you_mean
+from ckptmorph.errors import ANYWHERE, SchemaError, UsageError, did_you_mean
 from ckptmorph.schema.base import Model
 from ckptmorph.schema.cache import Cache, key_of
 from ckptmorph.schema.check import cross_check, parse_data
@@ -72,7 +72,7 @@ class Registry:
                 f"what {name} does with {algorithm} drafters was not looked at",
                 code="no-contract",
                 hint=f"looked at of {name}: {looked_at}; for {algorithm} drafters: {', '.join(sorted(known))}",
-                next="ckptmorph verify DRAFTER --for all",
+                next=ANYWHERE,
             )
         return self.engines[algorithm, _get(known, name, "engine")]
 

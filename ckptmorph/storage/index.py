@@ -115,8 +115,8 @@ def unlisted(present: list[str], headers: Mapping[str, Header], files: Mapping[s
                 found.append(
                     warning(
                         "unlisted-tensor", text, where=name[:200], expected=owner, got=file,
-                        hint="an engine that loads whole files reads it too; ckptmorph verify tells",
-                        next="ckptmorph convert writes files without it",
+                        hint="an engine that loads whole files reads it too (see verify); a conversion leaves it out",
+                        next="repair the index, if it belongs to the drafter",
                     )
                 )  # fmt: skip
     return found

@@ -54,6 +54,15 @@ def _in_shared_store(path: Path, cache: Path) -> bool:
     )
 
 
+def real_files(path: Path) -> list[Path]:
+    """``path`` and, if it is a folder, where each of its entries really lies, which links decide."""
+    try:
+        names = os.listdir(path)
+    except OSError:  # a file, or nothing that can be looked into
+        names = []
+    return [Path(os.path.realpath(p)) for p in (path, *(path / name for name in names))]
+
+
 def is_sha256(name: str) -> bool:
     """Whether a blob name is a sha256 (large files) rather than a git hash (small ones)."""
     return len(name) == 64 and _HEX.issuperset(name)

@@ -14,6 +14,7 @@ from ckptmorph.storage.signals import ending_signals_raise
 from ckptmorph.storage.target import (
     backup_of,
     check_is_folder,
+    check_not_above,
     check_target,
     holds_something,
     real_target,
@@ -22,7 +23,12 @@ from ckptmorph.storage.target import (
 
 @contextmanager
 def atomic_folder(
-    out: Path, *, overwrite: bool = False, sources: Iterable[Path] = (), sync: bool = True
+    out: Path,
+    *,
+    overwrite: bool = False,
+    sources: Iterable[Path] = (),
+    spared: Iterable[Path] = (),
+    sync: bool = True,
 ) -> Iterator[Path]:
     """A temporary folder beside ``out`` that becomes ``out`` when the block ends well.
 
@@ -34,6 +40,7 @@ def atomic_folder(
         out: must not exist or be an empty folder. Missing parents are created.
         overwrite: keep an existing folder as ``<out>.ckptmorph-backup`` (see ``restore``) and replace it.
         sources: input folders or files, which the output must not touch.
+        spared: other folders or files that are read: the output must not take their place, but may lie in them.
         sync: make everything durable before the final rename. Without it, a power cut soon afterwards can leave
             a folder with empty or half files in it.
 
@@ -43,10 +50,11 @@ def atomic_folder(
         IOFailure: the operating system refuses.
     """
     target = real_target(out)
-    inputs = tuple(sources)
+    inputs, others = tuple(sources), tuple(spared)
     check_target(target, overwrite=overwrite, sources=inputs)
+    check_not_above(target, others)
     with ending_signals_raise(), _parents(target, sync):
-        sweep(target, inputs)
+        sweep(target, [*inputs, *others])
         reserved = reserve(target)
         try:
             with os_errors(reserved.path, "create"):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ckptmorph.errors import UsageError
+from ckptmorph.errors import UsageError, step
 from ckptmorph.storage.files import checked_path, io_failure, os_errors
 from ckptmorph.storage.links import hub_repository
 
@@ -54,10 +55,22 @@ def check_target(target: Path, *, overwrite: bool, sources: Iterable[Path]) -> N
         raise _refused("output-in-hub-cache", problem, next="choose an output outside of the cache")
     if overwrite and os.path.lexists(backup_of(target)):
         problem = f"{backup_of(target)} exists: {target} was overwritten before"
-        step = f"ckptmorph restore {target}, or delete the backup"
-        raise _refused("backup-exists", problem, next=step)
+        command = f"ckptmorph restore {shlex.quote(str(target))}"
+        raise _refused("backup-exists", problem, next=step(command, "or delete the backup"))
     if not overwrite and holds_something(target):
         raise _refused("output-exists", f"{target} exists and is not empty", next="--overwrite")
+
+
+def check_not_above(target: Path, paths: Iterable[Path]) -> None:
+    """Refuse a ``target`` that one of ``paths`` is, or lies in.
+
+    Raises:
+        UsageError: ``output-overlaps-source``.
+    """
+    for path in paths:
+        if Path(os.path.realpath(path)).is_relative_to(target):
+            problem = f"The output {target} would take the place of {path}, which is read"
+            raise _refused("output-overlaps-source", problem, where=str(target), next="choose another output")
 
 
 def check_is_folder(target: Path) -> None:
@@ -101,8 +114,8 @@ def _check_apart(target: Path, source: Path) -> None:
     for place in places:
         if target == place or target.is_relative_to(place) or place.is_relative_to(target):
             problem = f"The output {target} and the input {source} are one folder, or one lies in the other"
-            step = "choose an output beside the input"
-            raise _refused("output-overlaps-source", problem, where=str(target), next=step)
+            other = "choose an output beside the input"
+            raise _refused("output-overlaps-source", problem, where=str(target), next=other)
 
 
 def _refused(code: str, problem: str, **more: Any) -> UsageError:

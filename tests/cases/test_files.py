@@ -189,6 +189,39 @@ def test_B110_a_tensor_that_only_the_index_lacks_is_loaded(tmp_path: Path) -> No
     assert (said.verdict, "fc.weight" in said.tensors.loaded) == ("warn", True)
 
 
+@pytest.mark.parametrize(
+    ("engine", "release"), [("sglang", "0.5.6"), ("sglang", "0.5.23"), ("vllm", "0.33.0")]
+)
+def test_B110_a_doubled_tensor_of_another_shape_stops_the_engine(
+    engine: str, release: str, tmp_path: Path
+) -> None:
+    """Whichever comes last: the other one meets a parameter that it does not fit."""
+    source = build(tmp_path / "in", engine, shards=2)
+    weight_map = json.loads((source / INDEX).read_text())["weight_map"]
+    other = next(source / file for file in set(weight_map.values()) if file != weight_map["fc.weight"])
+    extra = {"fc.weight": floats("old", (64, 128))}
+    write_safetensors(other, read_safetensors(other) | extra, {"format": "pt"})
+    said = api.verify(source, engine=f"{engine}@{release}", target_arch=LLAMA)
+    assert (said.effect.kind, said.effect.starts) == ("does-not-start", False)
+    twice = finding(said.findings, "tensor-read-twice")
+    assert "there it has shape [64, 128]" in twice.message
+    assert twice.message.endswith("builds [64, 192]")
+
+
+@pytest.mark.parametrize("engine", ["sglang", "vllm"])
+def test_B110_a_head_that_only_the_index_lacks_is_the_drafters(engine: str, tmp_path: Path) -> None:
+    """Read like any other tensor: nothing of the target takes its place, and nothing says so."""
+    source = build(tmp_path / "in", engine, shards=2)
+    index = json.loads((source / INDEX).read_text())
+    del index["weight_map"]["lm_head.weight"]
+    (source / INDEX).write_text(json.dumps(index))
+    said = api.verify(source, engine=engine, target_arch=LLAMA)
+    loaded = finding(said.findings, "unlisted-tensor-loaded")
+    assert (loaded.where, loaded.next) == ("lm_head.weight", "repair the index")
+    assert (said.verdict, said.effect.kind) == ("warn", "depends")
+    assert "head-of-target-has-other-rows" not in {f.code for f in said.findings}
+
+
 def test_B110_the_same_name_twice_without_an_index_is_refused(tmp_path: Path) -> None:
     """Two files, no index, one name in both: which one is meant?"""
     source = build(tmp_path / "in")

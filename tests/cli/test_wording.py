@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from ckptmorph import api
 from ckptmorph.cli import main
 from ckptmorph.cli.render import findings
 from ckptmorph.findings import error
+from ckptmorph.results import Destination, GraphView
 from tests.builders import build
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
@@ -63,3 +65,33 @@ def test_next_steps_name_the_drafter_that_was_given(
     # Another program gets the words as they are: it knows the path.
     main([verb, str(source), *options, "--target-arch", "LlamaForCausalLM", "--json"])
     assert verb == "graph" or "ckptmorph" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("layout", [None, "vllm"])
+def test_graph_answers_nowhere_with_the_code_of_a_refusal(
+    layout: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As its help says of exit code 4: no way is open, whether one was asked for or any."""
+    row = Destination(engine="x", first="1", last="2", releases=2, reason="no", code="no")
+    rows = (row, row.model_copy(update={"layout": layout}))
+    monkeypatch.setattr(
+        api, "graph", lambda *args, **options: GraphView(nodes=(), edges=(), start="a", destinations=rows)
+    )
+    assert main(["graph", str(FIXTURES / "trained-eagle3-vllm")]) == (0 if layout else 4)
+    assert capsys.readouterr().out.count("closed") == (1 if layout else 2)
+
+
+def test_graph_without_a_question_is_no_refusal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["graph"]) == 0
+
+
+@pytest.mark.parametrize("verb", [["plan", "--to"], ["verify", "--for"]])
+def test_long_lists_of_classes_are_cut_after_the_nearest(
+    verb: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = build(tmp_path / "in", "sglang")
+    main([verb[0], str(source), verb[1], "sglang", "--target-arch", "Qwen3ForCausalLn"])
+    shown = "".join(capsys.readouterr())
+    assert "Qwen3ForCausalLM, " in shown
+    assert re.search(r" and \d\d more\b", shown)
+    assert max(map(len, shown.splitlines())) < 400

@@ -224,3 +224,23 @@ def test_a_source_that_is_cut_while_it_is_read(drafter: Path, monkeypatch: pytes
     with pytest.raises(CkptmorphError):
         api.convert(drafter, drafter.parent / "out", to="sglang", aux_states=[5, 2, 4])
     assert not (drafter.parent / "out").exists()
+
+
+@pytest.mark.parametrize("given", ["folder", "config", "links"])
+def test_a_target_in_what_a_killed_conversion_left_is_not_removed(drafter: Path, given: str) -> None:
+    left = drafter.parent / ".earlier.ckptmorph-tmp-01234567"
+    left.mkdir()
+    left.with_name(left.name + ".lock").write_text(os.uname().nodename)
+    config = left / "config.json"
+    config.write_text(json.dumps({"architectures": ["LlamaForCausalLM"], "num_hidden_layers": 8}))
+    target = {"folder": left, "config": config, "links": drafter.parent / "target"}[given]
+    if given == "links":
+        target.mkdir()
+        (target / "config.json").symlink_to(config)
+    with pytest.raises(UsageError) as caught:
+        api.convert(drafter, left, to="sglang", target=target, overwrite=True)
+    assert caught.value.code == "output-overlaps-source"
+    api.convert(drafter, drafter.parent / "out", to="sglang", target=target)
+    assert config.exists()
+    api.convert(drafter, drafter.parent / "next", to="sglang")
+    assert not left.exists()

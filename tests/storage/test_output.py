@@ -527,6 +527,26 @@ def test_a_source_in_what_a_killed_process_left_is_not_removed(place: Path, insi
     assert sorted(os.listdir(place)) == ["next", "out", "third"]
 
 
+def test_what_is_read_besides_the_source_is_not_removed_either(place: Path) -> None:
+    left = folder(place / ".out.ckptmorph-tmp-01234567" / "target", {"config.json": {"a": b"a"}}).parent
+    left.with_name(left.name + ".lock").write_text(os.uname().nodename)
+    make(place / "out", spared=[left / "target"])
+    assert (left / "target" / "config.json").exists()
+    make(place / "next")
+    assert sorted(os.listdir(place)) == ["next", "out"]
+
+
+def test_an_output_does_not_take_the_place_of_what_is_read_but_may_lie_in_it(place: Path) -> None:
+    target = folder(place / "models" / "target", {"config.json": {"a": b"a"}})
+    (place / "alias").symlink_to(place / "models")
+    before = snapshot(place)
+    for out in [target, place / "models", place / "alias" / "target"]:
+        for given in [target, target / "config.json", place / "alias" / "target"]:
+            assert refused(out, overwrite=True, spared=[given]).code == "output-overlaps-source"
+    assert snapshot(place) == before
+    make(target / "drafter", spared=[target])
+
+
 def test_what_another_machine_left_beside_another_output_is_not_judged(place: Path) -> None:
     """Some network file systems keep the locks of each machine to itself: it may be alive there."""
     (place / ".other.ckptmorph-tmp-01234567").mkdir()
