@@ -90,9 +90,14 @@ def condensed(seen: Record, whole: bool) -> Record:
 
 
 def _random(seen: Record) -> dict[str, int]:
-    shared, written = set(seen.get("shared", ())), seen["written"]
-    sizes = {name: math.prod(shape) for name, shape in seen["parameters"].items() if name not in shared}
-    return {name: size - written.get(name, 0) for name, size in sizes.items() if size > written.get(name, 0)}
+    """Of parameters that are not the target's: how many numbers nothing was written to."""
+    shared = set(seen.get("shared", ()))
+    left = {
+        name: math.prod(shape) - seen["written"].get(name, 0) - seen["filled"].get(name, 0)
+        for name, shape in seen["parameters"].items()
+        if name not in shared
+    }
+    return {name: n for name, n in left.items() if n}
 
 
 def store(engine: str, release: str, records: dict[str, Record]) -> Path:

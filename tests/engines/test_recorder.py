@@ -21,6 +21,7 @@ class Loader(torch.nn.Module):
         self.fc = torch.nn.Linear(4, 3, bias=False)
         self.gate_up = torch.nn.Linear(2, 6, bias=False)
         self.norm = torch.nn.Parameter(torch.ones(5))
+        self.scale = torch.nn.Parameter(torch.empty(2))
         self.ids: torch.Tensor | None = None
 
     def load_weights(self, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
@@ -33,13 +34,22 @@ class Loader(torch.nn.Module):
                 self.ids = tensor + torch.arange(len(tensor))
             elif name == "norm":
                 self.norm = torch.nn.Parameter(tensor)
+            elif name == "half":
+                self.fc.weight.data[:1].copy_(tensor.float() * 2)
+                self.fc.weight.data[1:2].fill_(0)
 
 
-def shown(monkeypatch: pytest.MonkeyPatch, **weights: torch.Tensor) -> dict[str, Any]:
+def shown(
+    monkeypatch: pytest.MonkeyPatch, made: type[torch.nn.Module] = Loader, **weights: torch.Tensor
+) -> dict[str, Any]:
     monkeypatch.setattr(sys, "path", [OBSERVERS, *sys.path])
     from recorder import Recorder  # type: ignore[import-not-found]
 
-    model = Loader()
+    torch.use_deterministic_algorithms(True)  # what is not set is NaN
+    try:
+        model = made()
+    finally:
+        torch.use_deterministic_algorithms(False)
     with Recorder(model) as recorder:
         model.load_weights(recorder.watch(weights.items()))
     seen: dict[str, Any] = recorder.result()
@@ -54,7 +64,8 @@ def test_what_is_written_computed_and_dropped(monkeypatch: pytest.MonkeyPatch) -
     assert seen["written"] == {"fc.weight": 12, "gate_up.weight": 6}
     assert seen["reads"] == {"fc": ["fc.weight"], "gate": ["gate_up.weight"], "ids": [], "stray": []}
     assert seen["computed"] == ["ids"]
-    assert seen["parameters"] == {"norm": [5], "fc.weight": [3, 4], "gate_up.weight": [6, 2]}
+    assert seen["parameters"] == {"norm": [5], "scale": [2], "fc.weight": [3, 4], "gate_up.weight": [6, 2]}
+    assert seen["by_chance"] == {"scale": 2}
 
 
 def test_both_halves(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,3 +82,34 @@ def test_a_parameter_that_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_another_dtype_is_written_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = shown(monkeypatch, fc=torch.randn(3, 4).bfloat16())
     assert seen["written"] == {"fc.weight": 12}
+
+
+def test_numbers_are_followed_through_a_computation_and_others_are_not_the_file_s(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen = shown(monkeypatch, half=torch.ones(1, 4).bfloat16())
+    assert seen["written"] == {"fc.weight": 4}
+    assert seen["filled"] == {"fc.weight": 4}
+    assert seen["reads"] == {"half": ["fc.weight"]}
+
+
+class Tied(torch.nn.Module):
+    """One parameter under two names, and a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = torch.nn.Embedding(4, 2)
+        self.head = torch.nn.Linear(2, 4, bias=False)
+        self.head.weight = self.embed.weight
+        self.register_buffer("table", torch.zeros(3))
+
+    def load_weights(self, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        for name, tensor in weights:
+            (self.embed.weight.data if name == "embed" else self.table).copy_(tensor)
+
+
+def test_a_parameter_with_two_names_is_written_under_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = shown(monkeypatch, Tied, embed=torch.ones(4, 2), other=torch.ones(3))
+    assert seen["written"] == {"embed.weight": 8, "head.weight": 8, "table": 3}
+    assert seen["reads"] == {"embed": ["embed.weight", "head.weight"], "other": ["table"]}
+    assert seen["parameters"] == {"embed.weight": [4, 2], "head.weight": [4, 2]}

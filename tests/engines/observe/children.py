@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -42,6 +43,7 @@ def observe_all(observe: Observe, release: str) -> None:
     """Read the jobs named on the command line, observe every drafter, write what was seen."""
     job = json.loads(Path(sys.argv[1]).read_text())
     results = {}
+    gc.freeze()  # or every child looks through all that was imported again and again
     for drafter in job["drafters"]:
         results[drafter["id"]] = in_a_child(observe, job, drafter)
         print(drafter["id"], results[drafter["id"]].get("error", "loads"), file=sys.stderr, flush=True)

