@@ -26,6 +26,7 @@ from ckptmorph.storage.index import INDEX, assigned_tensors, refuse_missing_file
 from ckptmorph.storage.jsontext import load_json
 from ckptmorph.storage.links import contained, hub_blob, is_sha256
 from ckptmorph.storage.locate import CONFIG, WEIGHTS, folder_of, missing, refuse_other_kinds
+from ckptmorph.storage.unfinished import refuse_unfinished
 
 __all__ = ["Folder", "load_json", "open_folder"]
 
@@ -111,14 +112,18 @@ class Folder:
         return blob if blob is not None and is_sha256(blob) else None
 
 
-def open_folder(path: Path) -> Folder:
+def open_folder(path: Path, *, in_between: bool = False) -> Folder:
     """Open a checkpoint: a folder, or a ``.safetensors`` or ``.json`` file in it.
+
+    ``in_between`` is for who changes it in place: others are told that it is being changed.
 
     Raises:
         InputError: the folder is incomplete, broken, or not in a form that is read here; the code says why.
         IOFailure: the operating system refuses.
     """
     folder = folder_of(checked_path(path))
+    if not in_between:
+        refuse_unfinished(folder)
     with os_errors(folder, "list"):
         names = sorted(os.listdir(folder))
     weights = [name for name in names if name.endswith(WEIGHTS) and not name.startswith(".")]
