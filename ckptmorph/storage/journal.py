@@ -25,10 +25,10 @@ from pydantic import Field, ValidationError
 
 from ckptmorph.errors import InputError, UsageError
 from ckptmorph.findings import Value, plain
-from ckptmorph.storage.copying import write_all
 from ckptmorph.storage.files import close_quietly, fsync_folder, mode_of, os_errors, pread_exactly, reading
 from ckptmorph.storage.index import INDEX, is_bare_name
 from ckptmorph.storage.jsontext import load_json
+from ckptmorph.storage.ladder import write_all
 from ckptmorph.storage.locate import CONFIG
 from ckptmorph.storage.reserved import lock_free, reserve, sweep
 from ckptmorph.storage.unfinished import BACKUP, UNFINISHED

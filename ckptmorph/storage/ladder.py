@@ -184,3 +184,15 @@ def write_at(fd: int, data: bytes | memoryview, at: int, path: Path) -> None:
         while rest:
             done = os.pwrite(fd, rest, at)
             at, rest = at + done, rest[done:]
+
+
+def write_all(fd: int, data: bytes, path: Path) -> None:
+    """Write all of ``data`` where the file stands, however many calls it takes.
+
+    Raises:
+        IOFailure: ``no-space``, or anything else the operating system refuses.
+    """
+    rest = memoryview(data)
+    with os_errors(path, "write"):
+        while rest:
+            rest = rest[os.write(fd, rest) :]

@@ -32,7 +32,7 @@ CHANGES = frozenset(
 #: Calls that only look.
 LOOKS = frozenset(
     {
-        *("open", "close", "read", "pread", "stat", "lstat", "fstat", "statvfs", "fstatvfs"),
+        *("open", "close", "read", "pread", "preadv", "stat", "lstat", "fstat", "statvfs", "fstatvfs"),
         *("listdir", "scandir", "readlink", "ioctl"),
     }
 )
