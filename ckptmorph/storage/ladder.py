@@ -73,14 +73,14 @@ class Ladder:
 
         Only whole blocks can be shared, and only to where they are as far from the beginning of a block.
         """
-        block = os.fstatvfs(target).f_bsize if self._clones else 0
-        if not block or (start - at) % block:
-            return 0, 0
-        low = -start % block
-        high = low + (count - low) // block * block
-        if high - low < block:
+        if not self._clones:
             return 0, 0
         try:
+            block = os.fstatvfs(target).f_bsize
+            low = -start % block
+            high = low + (count - low) // block * block
+            if (start - at) % block or high - low < block:
+                return 0, 0
             fcntl.ioctl(target, _FICLONERANGE, struct.pack("qQQQ", source, start + low, high - low, at + low))
         except OSError:  # whatever the reason: what cannot be shared is copied, and that says what is wrong
             self._clones = False

@@ -19,7 +19,7 @@ import pytest
 from ckptmorph import api
 from ckptmorph.cli import main
 from ckptmorph.errors import CkptmorphError, IOFailure
-from ckptmorph.storage import copying, space, writer
+from ckptmorph.storage import copying, space
 from tests.builders import build
 from tests.faults.harness import Harness
 from tests.faults.layer import Fault, watched
@@ -178,14 +178,14 @@ def test_a_source_that_is_truncated_while_it_is_copied(
         monkeypatch.delattr(os, "copy_file_range")
     weights = source / "model.safetensors"
     whole = weights.read_bytes()
-    copy = copying.copy_range
+    copy = copying.Copier.copy
 
-    def late(sources: object, path: Path, *more: object) -> None:
+    def late(self: copying.Copier, path: Path, start: int, stop: int, at: int) -> None:
         os.truncate(path, len(whole) // 2)
-        copy(sources, path, *more)  # type: ignore[arg-type]
+        copy(self, path, start, stop, at)
 
     with monkeypatch.context() as patched:
-        patched.setattr(writer, "copy_range", late)
+        patched.setattr(copying.Copier, "copy", late)
         error = failing(lambda: api.convert(source, tmp_path / "out", to="sglang"))
     assert error.code == "source-changed"
     assert os.listdir(tmp_path) == ["source"]

@@ -202,7 +202,7 @@ def test_a_full_disk_leaves_nothing(place: Path, monkeypatch: pytest.MonkeyPatch
         raise OSError(28, "No space left on device")
 
     with pytest.raises(IOFailure) as caught, atomic_folder(place / "out") as temporary:
-        monkeypatch.setattr(os, "write", full)
+        monkeypatch.setattr(os, "pwrite", full)
         write_file(temporary / "model", b"head", [])
     assert caught.value.code == "no-space"
     assert os.listdir(place) == []
