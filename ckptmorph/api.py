@@ -175,6 +175,7 @@ def convert(
     in_place: bool = False,
     hash: bool = False,
     fsync: bool = True,
+    jobs: int = 2,
     schema_path: Sequence[PathLike] = (),
     progress: Progress | None = None,
 ) -> Report:
@@ -186,6 +187,7 @@ def convert(
             The old ones are kept, and `restore` brings them back.
         hash: record the sha256 of the source files.
         fsync: wait until the output is on the disk. Without it, a power cut can leave half of it.
+        jobs: threads that copy one large file.
         progress: called with the number of bytes written since its last call.
 
     Raises:
@@ -213,7 +215,15 @@ def convert(
     registry, source = _opened(drafter, wish, schema_path)
     made = make_plan(registry, source, wish, Path(out))
     return execute(
-        registry, made, source, Path(out), overwrite=overwrite, hash=hash, sync=fsync, progress=progress
+        registry,
+        made,
+        source,
+        Path(out),
+        overwrite=overwrite,
+        hash=hash,
+        sync=fsync,
+        jobs=jobs,
+        progress=progress,
     )
 
 

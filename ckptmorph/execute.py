@@ -38,8 +38,6 @@ from ckptmorph.storage.writer import (
 
 Progress = Callable[[int], None]
 CONFIG = "config.json"
-#: Threads that copy one file. More hardly help: the system lets one write into a file at a time.
-JOBS = 2
 INDEX = "model.safetensors.index.json"
 
 
@@ -52,6 +50,7 @@ def execute(
     overwrite: bool = False,
     hash: bool = False,
     sync: bool = True,
+    jobs: int = 2,
     progress: Progress | None = None,
 ) -> Report:
     """Carry out a plan.
@@ -60,6 +59,7 @@ def execute(
         out: output folder, new or empty unless ``overwrite``.
         hash: also compute the sha256 of every source file.
         sync: make the output durable before it is renamed into place.
+        jobs: threads that copy one large file. More hardly help: the system lets one write into a file at a time.
         progress: called with the number of bytes written since the last call.
 
     Raises:
@@ -79,7 +79,7 @@ def execute(
     with atomic_folder(out, overwrite=overwrite, sources=sources, spared=spared, sync=sync) as tmp:
         check_space(tmp, _size(plan, folder), [folder.file_path(name) for name in folder.headers])
         for file in plan.files:
-            methods.append(_weights(tmp, file, steps, folder, progress, sync))
+            methods.append(_weights(tmp, file, steps, folder, progress, sync, jobs))
         write_bytes(tmp / CONFIG, plan.config_text.encode("utf-8"), sync=sync)
         _index(tmp, plan, source, sync)
         for name in plan.carried:
@@ -119,6 +119,7 @@ def _weights(
     folder: Folder,
     progress: Progress | None,
     sync: bool,
+    jobs: int,
 ) -> str:
     ordered = [steps[name] for name in file.tensors]
     if file.header is not None:
@@ -133,7 +134,7 @@ def _weights(
         _pieces(ordered, folder),
         progress=progress,
         sync=sync,
-        jobs=JOBS,
+        jobs=jobs,
         expected=sum(step.nbytes for step in ordered if step.moves_only),
     )
     return stats.method

@@ -102,6 +102,13 @@ def plan(drafter: Path, as_json: bool, quiet: bool, verbose: bool, **kwargs: Any
 @click.option(
     "--no-fsync", is_flag=True, help="Do not wait for the disk: for outputs that are soon deleted again."
 )
+@click.option(
+    "--jobs",
+    type=click.IntRange(1, 64),
+    default=2,
+    show_default=True,
+    help="Threads that copy one large file.",
+)
 @common
 def convert(
     drafter: Path,
@@ -111,6 +118,7 @@ def convert(
     overwrite: bool,
     hash: bool,
     no_fsync: bool,
+    jobs: int,
     as_json: bool,
     quiet: bool,
     verbose: bool,
@@ -138,6 +146,7 @@ def convert(
             overwrite=overwrite,
             hash=hash,
             fsync=not no_fsync,
+            jobs=jobs,
             progress=report,
             **options,
         )
