@@ -6,6 +6,7 @@ conversion is planned, not carried out.
 
 from __future__ import annotations
 
+import json
 import shlex
 import shutil
 from collections.abc import Iterator
@@ -35,7 +36,6 @@ OPTIONS = {
 FAULTS: dict[str, dict[str, Any]] = {
     "architecture": {"architectures": ["NobodysClass"]},
     "wiring": {"norm_before_residual": True},
-    "text": {"architectures": "LlamaForCausalLMEagle3"},
     "tied": {"tie_word_embeddings": True},
     "quantised": {"quantization_config": {"quant_method": "fp8"}},
 }
@@ -83,7 +83,8 @@ def forms(drafter: Path, place: Path) -> Iterator[tuple[str, Path]]:
         except CkptmorphError:
             continue
         yield engine.engine, out
-    for fault, fields in FAULTS.items():
+    first = json.loads((drafter / "config.json").read_text())["architectures"][0]
+    for fault, fields in {**FAULTS, "text": {"architectures": first}}.items():
         broken = place / f"with {fault}"  # a blank in it: steps must be quoted
         shutil.copytree(drafter, broken)
         yield fault, edit_config(broken, **fields)
