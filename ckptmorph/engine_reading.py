@@ -24,7 +24,8 @@ class Env(dict[str, Any]):
     """An expression environment that also answers for the file at hand.
 
     ``has.PATH``: the config has a value there that is not null. ``null.PATH``: it has an explicit null there.
-    ``text.PATH``: it has a text there. ``value.PATH``: what it has there; unknown when there is nothing, or null.
+    ``text.PATH``, ``object.PATH``: a text, or an object.
+    ``value.PATH``: what it has there; unknown when there is nothing, or null.
     ``count.PATH``: how many entries the list or object there has, 0 for anything else.
     ``in_file.NAME``: the file has a tensor of that name. ``known.NAME``: the name has a value here.
     """
@@ -44,7 +45,9 @@ class Env(dict[str, Any]):
         kind, _, path = key.partition(".") if isinstance(key, str) else ("", "", "")
         if kind == "value":
             return bool(self["has." + path])
-        return kind in ("has", "null", "text", "count", "in_file", "known") or super().__contains__(key)
+        return kind in ("has", "null", "text", "object", "count", "in_file", "known") or super().__contains__(
+            key
+        )
 
     def __missing__(self, key: str) -> Any:
         kind, _, path = key.partition(".")
@@ -59,6 +62,8 @@ class Env(dict[str, Any]):
             return value is None
         if kind == "text":
             return isinstance(value, str)
+        if kind == "object":
+            return isinstance(value, dict)
         if kind == "value":
             return value
         if kind == "count":
@@ -221,7 +226,13 @@ def class_for(form: Form, release: str, config: Mapping[str, Any], env: Mapping[
     return None
 
 
-_ASKED = ("has.", "null.", "text.", "in_file.")  # whether something is there: the message says it in words
+_ASKED = (
+    "has.",
+    "null.",
+    "text.",
+    "object.",
+    "in_file.",
+)  # whether something is there: the message says it in words
 
 
 def named(expr: Expr, env: Mapping[str, Any]) -> str:

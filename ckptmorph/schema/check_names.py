@@ -13,7 +13,7 @@ from ckptmorph.schema.template import template
 
 # Answered by the config, the target or the drafter, not by the facts that an engine reads.
 _OPEN = (
-    *("has.", "null.", "text.", "value.", "count.", "in_file.", "known."),
+    *("has.", "null.", "text.", "object.", "value.", "count.", "in_file.", "known."),
     *("target.", "compared.", "drafter.map_form"),
 )
 PERMUTATIONS = ("rope_interleave", "rope_split")

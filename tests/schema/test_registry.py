@@ -152,6 +152,21 @@ def test_a_fragment_under_several_prefixes() -> None:
 
 
 @pytest.mark.parametrize(
+    ("config", "is_one"),
+    [
+        ({"a": {}}, True),
+        ({"a": {"b": 1}}, True),
+        ({}, False),
+        ({"a": None}, False),
+        ({"a": [1]}, False),
+        ({"a": "x"}, False),
+    ],
+)
+def test_objects_of_the_config_can_be_told(config: dict[str, object], is_one: bool) -> None:
+    assert parse("object.a").known(Env({}, config, {})) is is_one
+
+
+@pytest.mark.parametrize(
     ("config", "count"),
     [({"a": [1, 2]}, 2), ({"a": {}}, 0), ({"a": {"b": 1}}, 1), ({}, 0), ({"a": "xyz"}, 0)],
 )
