@@ -270,7 +270,13 @@ def converted(engine: str, release: str) -> tuple[File, ...]:
 
 # What a drafter does not say, and its new layout asks.
 FACTS = {"target_name": "example-org/tiny-target", "speculative_tokens": 3}
-TRAINED_ON = {"trained-eagle3-vllm": [1, 3, 6]}
+# They have no table of their own, which the library leaves empty: `e3/drop:embed_tokens.weight` and the first of them as
+# it is (`real/`) show it.
+TABLELESS = (
+    "speculators-0.9.0-converted-eagle3",
+    "speculators-0.9.0-converted-eagle3-src",
+    "trained-eagle3-vllm",
+)
 
 
 @cache
@@ -280,7 +286,7 @@ def again(engine: str, release: str) -> tuple[File, ...]:
         return ()
     out = []
     for folder in sorted(FIXTURES.iterdir()):
-        if folder == TARGET or not (folder / "config.json").exists():
+        if folder == TARGET or folder.name in TABLELESS or not (folder / "config.json").exists():
             continue
         if ckptmorph.inspect(folder).algorithm == "eagle3":
             out += [
@@ -292,7 +298,7 @@ def again(engine: str, release: str) -> tuple[File, ...]:
 
 def _again(folder: Path, way: str, release: str) -> Callable[[Path], Path]:
     """Convert it there, forget where it came from, and convert it to the library's layout."""
-    stated = {"facts": FACTS, "target": TARGET, "aux_states": TRAINED_ON.get(folder.name, [2, 4, 5])}
+    stated = {"facts": FACTS, "target": TARGET, "aux_states": [2, 4, 5]}
 
     def build(out: Path) -> Path:
         there = folder

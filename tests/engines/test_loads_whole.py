@@ -12,7 +12,7 @@ TARGETS = ["verifier_lm_head.weight", "verifier_norm.weight"]
 
 EVERYWHERE = {"as it is", "vllm"}
 # Real drafters, and the layouts by way of which they came. Qwen3's norms, another residual and a norm before fc keep
-# some from some of them; a drafter without a table of its own cannot go to these releases, which leave it empty.
+# some from some of them; a drafter without a table of its own is not among them: these releases leave it empty.
 WAYS = {
     "speculators-0.1.0-eagle3": EVERYWHERE | {"lmdeploy", "sglang"},
     "speculators-0.3.0-eagle3": EVERYWHERE | {"lmdeploy", "sglang"},
