@@ -219,7 +219,8 @@ class _Judging:
     def _tensor_finding(self, item: Treated, who: str, meant: bool) -> Finding | None:
         about = {"where": item.name, "source": item.source, "hint": item.why}
         if item.fate == "missing":
-            return error(
+            say = warning if item.mild else error
+            return say(
                 "parameter-left-random",
                 f"{item.name} is not in the file; {who} builds it and leaves it with its initial values",
                 next=self._convert(), **about,

@@ -38,6 +38,7 @@ class Treated(Value):
         why: the rule in words, when it is not simply loaded.
         logged: the engine says in its log that it drops the tensor.
         taken: how a misshapen tensor is loaded all the same; without it the engine raises.
+        mild: that it is missing is worth a warning only.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Treated(Value):
     source: str | None = None
     logged: bool = False
     taken: Literal["cut", "padded", "cut and padded"] | None = None
+    mild: bool = False
 
 
 class TensorPrediction:
@@ -200,6 +202,7 @@ class TensorPrediction:
             parameter=canon.name,
             why=policy.because if policy else None,
             source=cite(policy.source) if policy else None,
+            mild=policy is not None and policy.severity == "warning",
         )
 
     def _provided(self, canon: Canon) -> Provided | None:

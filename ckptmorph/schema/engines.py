@@ -41,6 +41,9 @@ class Policy(Model):
     """What an engine does with a tensor that fits no rule."""
 
     does: Literal["drop", "raise", "random", "ones", "zeros"] = Field(description="what happens")
+    severity: Literal["error", "warning"] = Field(
+        "error", description="of the finding about a parameter that keeps its initial values"
+    )
     logged: bool = Field(False, description="the engine says in its log that it drops the tensor")
     tensor: NameText | list[NameText] | None = Field(None, description="only for these parameters")
     versions: VersionSpec | None = None

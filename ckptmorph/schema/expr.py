@@ -31,6 +31,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "range": lambda *a: list(range(*a)) if all(abs(x) <= MAX_LIST for x in a) else _fail("range is too long"),
     "same": lambda xs: all(x == xs[0] for x in xs),
     "unique": lambda xs: len(set(xs)) == len(xs),
+    "each": lambda xs, key: [x.get(key) if isinstance(x, dict) else None for x in xs],
 }
 
 

@@ -51,7 +51,7 @@ def rope(folder: Path) -> tuple[float, dict[str, Any] | None]:
 @pytest.mark.parametrize("layout", TO)
 def test_B071_the_norm_before_fc_is_carried(tmp_path: Path, layout: str, to: str) -> None:
     """RMSNorm before fc was skipped: neither flag nor weight came through the config bridge."""
-    source = build(tmp_path / "in", layout, input_norm=True)
+    source = build(tmp_path / "in", layout, input_norm=True, embed=True)
     out, _ = convert(source, to, target_arch=LLAMA, facts=KNOWN)
     assert config_of(out)["norm_before_fc"] is True
     assert read_folder(out)["input_norm.weight"] == read_folder(source)["input_norm.weight"]

@@ -41,7 +41,7 @@ def test_B021_an_absolute_identity_of_a_full_vocabulary_is_recognised(tmp_path: 
 @pytest.mark.parametrize("to", TO)
 def test_B022_zeros_are_right_for_a_full_vocabulary(tmp_path: Path, to: str) -> None:
     """All zeros look like a lost map, but are the identity when draft and target vocabulary are the same."""
-    source = build(tmp_path / "in", draft=512, target_ids=tuple(range(512)))
+    source = build(tmp_path / "in", draft=512, target_ids=tuple(range(512)), embed=True)
     assert numbers(read_folder(source)["d2t"]) == [0] * 512
     _, report = convert(source, to, target_arch=LLAMA, facts=KNOWN)
     assert "zeros, as offsets" in finding(report.findings, "identity-map").message
@@ -169,7 +169,7 @@ def test_B027_a_map_of_another_length_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("layout", TO)
 def test_B032_a_full_vocabulary_needs_no_map(tmp_path: Path, layout: str, to: str) -> None:
     """A loader demanded maps that the format leaves out; one of the targets even raises on them."""
-    source = build(tmp_path / "in", layout, draft=512, form="none")
+    source = build(tmp_path / "in", layout, draft=512, form="none", embed=True)
     out, _ = convert(source, to, target_arch=LLAMA, facts=KNOWN)
     assert not {"d2t", "t2d"} & set(read_folder(out))
     assert verify(out, to, target_arch=LLAMA).verdict == "ok"

@@ -55,7 +55,7 @@ def spelt(old: str, new: str) -> Any:
 @pytest.mark.parametrize("to", ["speculators", "vllm"])
 def test_B001_the_decoder_layer_is_renamed(tmp_path: Path, to: str) -> None:
     """Acceptance was 0 because midlayer.* was no longer renamed to layers.0.*, and nothing failed."""
-    source = build(tmp_path / "in", "sglang")
+    source = build(tmp_path / "in", "sglang", embed=True)
     out, report = convert(source, to, target_arch=LLAMA, facts=KNOWN)
     moved(source, out, MIDLAYER_TO_LAYERS)
     assert not [name for name in read_folder(out) if "midlayer" in name]

@@ -112,7 +112,7 @@ def long_map() -> tuple[int, ...]:
 def test_an_offset_map_that_begins_with_zeros_is_right(tmp_path: Path, masked: bool, to: str) -> None:
     """Twenty zeros look like a map that was never filled; entry 1000 is 787, and all of it is an offset map."""
     ids = long_map()
-    source = build(tmp_path / "in", "vllm", vocab=2048, draft=1024, target_ids=ids, mask=masked)
+    source = build(tmp_path / "in", "vllm", vocab=2048, draft=1024, target_ids=ids, mask=masked, embed=True)
     values = numbers(read_folder(source)["d2t"])
     assert values[:20] == [0] * 20 and values[1000] == 787
     out, report = convert(source, to, target_arch=LLAMA, facts=KNOWN)

@@ -19,6 +19,7 @@ from ckptmorph.predictions import Prediction, engine_at
 from ckptmorph.schema.engines import Engine
 from ckptmorph.schema.versions import covers
 from ckptmorph.target import Target
+from tests.builders import edited
 from tests.conversion.drafters import (
     Geometry,
     Shapes,
@@ -520,6 +521,86 @@ VLLM: list[Row] = [
     ),
 ]
 
+INNER = "transformer_layer_config"
+BEFORE_FC = ONE.having("norm_before_fc")
+NULLS = [
+    ("0.4.0", ["embed_requires_grad"], ONE),
+    ("0.5.0", ["norm_before_fc"], ONE),
+    ("0.7.0", ["fc_norm", "norm_output"], ONE),
+    (
+        "0.5.0",
+        [
+            f"{INNER}.{field}"
+            for field in (
+                *(
+                    "vocab_size",
+                    "hidden_size",
+                    "intermediate_size",
+                    "num_hidden_layers",
+                    "num_attention_heads",
+                ),
+                *("hidden_act", "max_position_embeddings", "initializer_range", "rms_norm_eps", "use_cache"),
+                *("tie_word_embeddings", "attention_bias", "mlp_bias"),
+            )
+        ],
+        ONE,
+    ),
+    (
+        "0.5.0",
+        [
+            f"{INNER}.{field}"
+            for field in ("head_dim", "use_sliding_window", "max_window_layers", "attention_dropout")
+        ],
+        QWEN3,
+    ),
+]
+
+
+def null(path: str, geo: Geometry = ONE, code: str = "engine-config-null") -> Ask:
+    """Whether a null there is refused."""
+
+    def ask(engine: str, release: str) -> bool:
+        shapes, config = of(engine, geo)
+        found = asked(engine, release, shapes, edited(config, {path: None})).findings
+        return any(f.code == code and f.where == path for f in found)
+
+    return ask
+
+
+def why_absent(name: str) -> Ask:
+    """The first word of the reason for the fate of a parameter that is not in the file."""
+
+    def ask(engine: str, release: str) -> Any:
+        shapes, config = of(engine)
+        found = asked(engine, release, without(shapes, name), config).details
+        return next((item.why or "").split()[0] for item in found if item.name == name)
+
+    return ask
+
+
+def method(kind: str, default: str) -> Ask:
+    """Whether one proposal method with that default is refused."""
+
+    def ask(engine: str, release: str) -> bool:
+        shapes, config = of(engine)
+        config["speculators_config"]["proposal_methods"][0]["proposal_type"] = kind
+        config["speculators_config"]["default_proposal_method"] = default
+        return "proposal-method-not-known" in codes(asked(engine, release, shapes, config))
+
+    return ask
+
+
+def both_norms(engine: str, release: str) -> bool:
+    shapes, config = of(engine)
+    found = asked(engine, release, shapes, {**config, "fc_norm": True, "norm_before_fc": True})
+    return "norms-exclude-each-other" in codes(found)
+
+
+def ids_refused(engine: str, release: str) -> bool:
+    shapes, config = of(engine)
+    return "ids-refused" in codes(asked(engine, release, shapes, {**config, AT: [2, 2, 5]}))
+
+
 SPECULATORS: list[Row] = [
     ("speculators", "0.2.0", "speculators head_dim", fact("head_dim", inner={"head_dim": 8}), 4, 8),
     ("speculators", "0.2.0", "ids", states(LLAMA, [3, 5, 7]), (2, 10, 17), (3, 5, 7)),
@@ -547,6 +628,44 @@ SPECULATORS: list[Row] = [
     (
         *("speculators", "0.7.0", "speculators attention_windows"),
         *(fact("attention_windows", inner=WINDOWS), [None], [8]),
+    ),
+    ("speculators", "0.5.0", "missing target_mask", fate("t2d", names=("t2d", "other")), "missing", "raises"),
+    (
+        *("speculators", "0.5.0", "missing input_norm.weight"),
+        *(fate("input_norm.weight", BEFORE_FC, names=("input_norm.", "other.")), None, "missing"),
+    ),
+    ("speculators", "0.5.0", "missing lm_head.weight", why_absent("lm_head.weight"), "missing", "it"),
+    *(
+        (*("speculators", new, f"engine-config-null {path}"), null(path, geo), False, True)
+        for new, paths, geo in NULLS
+        for path in paths
+    ),
+    (
+        *("speculators", "0.3.0", "engine-config-incomplete speculators_config.verifier.name_or_path"),
+        *(null("speculators_config.verifier.name_or_path", ONE, "engine-config-incomplete"), False, True),
+    ),
+    (
+        *("speculators", "0.3.0", "proposal-method-not-known speculators_config.proposal_methods"),
+        *(method("sampling", "sampling"), False, True),
+    ),
+    (
+        *("speculators", "0.6.0", "proposal-method-not-known speculators_config.default_proposal_method"),
+        *(method("greedy", "sampling"), False, True),
+    ),
+    ("speculators", "0.7.0", "norms-exclude-each-other fc_norm", both_norms, False, True),
+    ("speculators", "0.8.0", f"ids-refused {AT}", ids_refused, False, True),
+    *(
+        (
+            *("speculators", "0.5.0", f"rope-field-missing {path}"),
+            null(path, ONE, "rope-field-missing"),
+            False,
+            True,
+        )
+        for path in (f"{INNER}.rope_parameters.rope_theta", f"{INNER}.rope_parameters.rope_type")
+    ),
+    (
+        *("speculators", "0.5.0", f"rope-field-missing {INNER}.rope_theta"),
+        *(null(f"{INNER}.rope_theta", ONE, "rope-field-missing"), True, False),
     ),
 ]
 TABLE = [*SGLANG, *VLLM, *SPECULATORS]

@@ -201,7 +201,12 @@ SLOW = {
     )
 }
 # Without a size, the decoder's config class means one of several gigabytes, which no small machine can build.
-HUGE = {"speculators": tuple(f".{size}" for size in ("hidden_size", "intermediate_size", "vocab_size"))}
+HUGE = {
+    "speculators": (
+        *(f".{size}" for size in ("hidden_size", "intermediate_size", "vocab_size")),
+        "absent:transformer_layer_config",
+    )
+}
 FOREIGN = {f"foreign-{engine}": bases["e3"] for engine, bases in BASES.items()}
 
 
@@ -242,7 +247,7 @@ def eagle(engine: str) -> tuple[File, ...]:
 
 def files(engine: str, release: str) -> tuple[File, ...]:
     """Everything an engine release is shown. One that takes seconds to start is not shown every variant."""
-    every = (*eagle3(engine), *eagle(engine), *converted(engine, release))
+    every = (*eagle3(engine), *eagle(engine), *converted(engine, release), *again(engine, release))
     left_out = SLOW.get(engine, ())
     return tuple(file for file in every if file.name.partition("/")[0] not in left_out)
 
@@ -261,6 +266,50 @@ def converted(engine: str, release: str) -> tuple[File, ...]:
             File(f"converted/{folder.name}", method, _convert(folder, f"{engine}@{release}"), whole=True)
         )
     return tuple(out)
+
+
+# What a drafter does not say, and its new layout asks.
+FACTS = {"target_name": "example-org/tiny-target", "speculative_tokens": 3}
+# They have no table of their own, which the library leaves empty: `e3/drop:embed_tokens.weight` and the first of them as
+# it is (`real/`) show it.
+TABLELESS = (
+    "speculators-0.9.0-converted-eagle3",
+    "speculators-0.9.0-converted-eagle3-src",
+    "trained-eagle3-vllm",
+)
+
+
+@cache
+def again(engine: str, release: str) -> tuple[File, ...]:
+    """Real EAGLE-3 drafters that came by way of another layout, for a library that reads one layout alone."""
+    if engine != "speculators":
+        return ()
+    out = []
+    for folder in sorted(FIXTURES.iterdir()):
+        if folder == TARGET or folder.name in TABLELESS or not (folder / "config.json").exists():
+            continue
+        if ckptmorph.inspect(folder).algorithm == "eagle3":
+            out += [
+                File(f"again/{folder.name}:{way}", "EAGLE3", _again(folder, way, release))
+                for way in ("as it is", "lmdeploy", "sglang", "vllm")
+            ]
+    return tuple(out)
+
+
+def _again(folder: Path, way: str, release: str) -> Callable[[Path], Path]:
+    """Convert it there, forget where it came from, and convert it to the library's layout."""
+    stated = {"facts": FACTS, "target": TARGET, "aux_states": [2, 4, 5]}
+
+    def build(out: Path) -> Path:
+        there = folder
+        if way != "as it is":
+            there = out.with_name(f"{out.name}-on-the-way")
+            ckptmorph.convert(folder, there, to=way, **stated)
+            (there / "ckptmorph.json").unlink()
+        ckptmorph.convert(there, out, to=f"speculators@{release}", **stated)
+        return out
+
+    return build
 
 
 def _same(folder: Path) -> Callable[[Path], Path]:

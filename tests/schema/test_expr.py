@@ -187,13 +187,14 @@ def test_what_is_not_known_never_becomes_false(text: str, value: object) -> None
         ("same([null, null])", True),
         ("same([1, 2])", False),
         ("unique([1, 2, 1])", False),
+        ("each(methods, 'kind')", ["greedy", None, None]),
         ("null == null", True),
         ("true", True),
         (" 1 + 1 ", 2),
     ],
 )
 def test_values(text: str, value: object) -> None:
-    assert parse(text).value({"n": 36}) == value
+    assert parse(text).value({"n": 36, "methods": [{"kind": "greedy"}, {}, "text"]}) == value
 
 
 OUTSIDE = [
@@ -314,6 +315,8 @@ def test_long_and_deep_inputs_neither_crash_nor_hang(text: str) -> None:
         "len(5)",
         "max([])",
         "unique([[1]])",
+        "each(5, 'key')",
+        "each([1])",
         "sorted([1, 'a'])",
         "abs('a')",
         "'a' + 1",
