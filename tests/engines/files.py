@@ -270,8 +270,8 @@ def converted(engine: str, release: str) -> tuple[File, ...]:
 
 # What a drafter does not say, and its new layout asks.
 FACTS = {"target_name": "example-org/tiny-target", "speculative_tokens": 3}
-# They have no table of their own, which the library leaves empty: `e3/drop:embed_tokens.weight` and the first of them
-# as it is (`real/`) show it.
+# They have no table of their own, and the library leaves it empty: `e3/drop:embed_tokens.weight` and the first of them
+# as it is (`real/`) show that.
 TABLELESS = (
     "speculators-0.9.0-converted-eagle3",
     "speculators-0.9.0-converted-eagle3-src",
