@@ -18,6 +18,9 @@ Of the pairs, *wrong* are those in which the engine was seen to refuse the draft
 initial values. *Not predicted* are those in which `verify` says itself that it does not know (an unknown class, a field
 that the contract leaves open), with a failing verdict.
 
+vLLM is stopped when both models are loaded and the target has run once, which shows the states it hands over. What
+stood in for compiled parts of a release that was built for another torch is named in its observations.
+
 Releases that are not in the table were not run. speculators 0.5.0 and later are among them: what their config classes
 refuse is not yet in the contract.
 
