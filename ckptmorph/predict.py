@@ -158,6 +158,8 @@ class TensorPrediction:
         got, expected = tuple(self.tensors[name].shape), canon.shape(self.env)
         if any(s.line.concat is not None or s.line.shape is not None for s in self._spellings(canon)):
             expected = None  # stored in another form; the layout's own reading has checked its shape
+        if provided is not None and (provided.skipped or provided.if_present == "dropped"):
+            expected = None  # nothing looks at it
         if expected is not None and got != expected:
             return self._misshapen(canon, name, got, expected)
         if provided is not None and provided.if_present == "replaced":

@@ -88,6 +88,11 @@ class Provided(Model):
     if_present: Literal["kept", "replaced", "dropped"] = Field(
         description="what happens to the file's own tensor; 'dropped': nothing takes its place"
     )
+    skipped: bool = Field(
+        False,
+        description="the loader passes over the file's own tensor, so that its shape does not matter; "
+        "so it is when if_present is 'dropped'",
+    )
     if_absent: Literal["target", "random"] = Field(description="where the parameter comes from")
     versions: VersionSpec | None = None
     because: Reason

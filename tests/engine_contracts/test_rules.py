@@ -84,6 +84,21 @@ def test_a_tensor_that_is_dropped_although_the_parameter_is_there() -> None:
     assert seen(made, gone=("embed_tokens.weight",))["embed_tokens.weight"] == "from_target"
 
 
+@pytest.mark.parametrize(
+    ("rule", "fate"),
+    [
+        ({"if_present": "dropped"}, "dropped"),
+        ({"if_present": "replaced", "skipped": True}, "from_target"),
+        ({"if_present": "replaced"}, "misshapen"),
+        ({"if_present": "kept"}, "misshapen"),
+    ],
+)
+def test_of_a_tensor_that_is_skipped_the_shape_does_not_matter(rule: dict[str, Any], fate: str) -> None:
+    made = engine(provided=[{"tensor": "embed_tokens.weight", "if_absent": "target", **rule, **SAID}])
+    other = {**eagle_shapes("llama", ONE), "embed_tokens.weight": ("BF16", (65, 16))}
+    assert fates(look(made, "1.0", other, eagle_config("llama", ONE)))["embed_tokens.weight"] == fate
+
+
 def test_a_check_may_ask_whether_a_tensor_is_there() -> None:
     made = engine(checks=[{"code": "no-fc", "require": "in_file.fc.weight", "message": "x", **SAID}])
     config = eagle_config("llama", ONE)

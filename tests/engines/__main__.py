@@ -35,8 +35,10 @@ def main() -> int:
     for at in [] if options.stored else options.at or every:
         engine, _, release = at.partition("@")
         where, start = environments.environment(engine, release), time.monotonic()
-        found, records = observe(engine, str(where.python), str(where.path), files(engine, release))
-        store(engine, found, records)
+        found, records, stand_ins = observe(
+            engine, str(where.python), str(where.path), files(engine, release)
+        )
+        store(engine, found, records, stand_ins)
         print(f"{at}: {len(records)} files in {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
         if at == f"vllm@{acceptance.RELEASE}":
             lost += _accepted(where)

@@ -106,6 +106,10 @@ def differences(engine: str, said: Any, seen: Record, whole: Record | None) -> l
 def _idle(said: Any, seen: Record) -> list[Difference]:
     """Tensors of the file that nothing comes of."""
     idle, really = {*said.tensors.ignored, *said.tensors.dropped}, set(seen["idle"])
+    # Some loaders pass over a table that the target's takes the place of, others load it first: it comes to the same.
+    for name in (t.name for t in said.details if t.fate == "from_target"):
+        if any(parameter.endswith(name) for parameter in seen.get("shared", ())):
+            really.discard(name)
     return [] if idle == really else [Difference("idle", sorted(idle - really), sorted(really - idle))]
 
 
@@ -113,7 +117,11 @@ def _random(engine: str, said: Any, seen: Record, whole: Record | None) -> list[
     """Parameters that keep their initial values. A vocabulary map is none: engines keep it elsewhere."""
     unused = NEVER_USED.get((engine, seen.get("class", "")))
     left = {name for name in seen["random"] if unused is None or not unused.fullmatch(name)} - MAPS
-    missing = [t.name for t in said.details if t.fate == "missing" and t.parameter != "draft_to_target"]
+    missing = [
+        t.name
+        for t in said.details
+        if t.parameter not in (None, "draft_to_target") and t.fate in ("missing", "dropped")
+    ]
     if bool(missing) is not bool(left):
         return [Difference("random", missing, sorted(left))]
     filled = {p for name in missing for p in (whole or {}).get("reads", {}).get(name, ())}

@@ -182,23 +182,19 @@ BASES = {
         "e3-two": replace(VLLM, layers=2),
         "e3-full": replace(VLLM, **EVERYTHING),
         "e3-qwen": replace(VLLM, qk_norm=True),
+        **{f"e3-{one}": replace(VLLM, **{one: True}) for one in EVERYTHING},
     },
     "speculators": {
         "e3": replace(VLLM, layout="speculators", embed=True),
         "e3-two": replace(VLLM, layout="speculators", layers=2, embed=True),
     },
 }
-SLOW = {
-    "vllm": (
-        "e3-two",
-        "e3-full",
-        "e3-qwen",
-        "e1-two",
-        "e1-safeailab",
-        "e1-sglang",
-        "e1-two-safeailab",
-        "e1-two-sglang",
-    )
+# One engine takes seconds for each drafter. It is shown every change of one base, and the other bases as they are.
+ALL_CHANGES = {"vllm": ("e3", "e1", "real", "converted")}
+# All but one release of vLLM are spared these: they show how tensors and fields are read, which is the same at every
+# release, or change what only the size of a parameter follows from.
+ONE_RELEASE = {
+    "vllm": ("0.32.0", ("typo", "taller", "shorter", "wider", "narrower", "prefix", "type", "null", "plus"))
 }
 # Without a size, the decoder's config class means one of several gigabytes, which no small machine can build.
 HUGE = {
@@ -248,8 +244,14 @@ def eagle(engine: str) -> tuple[File, ...]:
 def files(engine: str, release: str) -> tuple[File, ...]:
     """Everything an engine release is shown. One that takes seconds to start is not shown every variant."""
     every = (*eagle3(engine), *eagle(engine), *converted(engine, release), *again(engine, release))
-    left_out = SLOW.get(engine, ())
-    return tuple(file for file in every if file.name.partition("/")[0] not in left_out)
+    bases, (shown, once) = ALL_CHANGES.get(engine, ()), ONE_RELEASE.get(engine, (release, ()))
+
+    def right(file: File) -> bool:
+        base, _, change = file.name.partition("/")
+        slow = bool(bases) and base not in bases and change != "whole"
+        return not slow and (release == shown or change.partition(":")[0] not in once)
+
+    return tuple(file for file in every if right(file))
 
 
 @cache

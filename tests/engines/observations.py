@@ -24,8 +24,10 @@ QUIET = {
 }
 
 
-def observe(engine: str, python: str, path: str, files: Iterable[File]) -> tuple[str, dict[str, Record]]:
-    """Show the files to an engine and return its release and a record for each file.
+def observe(
+    engine: str, python: str, path: str, files: Iterable[File]
+) -> tuple[str, dict[str, Record], list[str]]:
+    """Show the files to an engine; return its release, a record for each file, and what stood in for parts of it.
 
     Args:
         python: interpreter of the engine's environment.
@@ -44,13 +46,14 @@ def observe(engine: str, python: str, path: str, files: Iterable[File]) -> tuple
         if done.returncode:
             raise SystemExit((root / "log").read_text()[-3000:])
         seen = json.loads((root / "out.json").read_text())
-        return seen["release"], {
+        records = {
             file.name: {
                 "digest": digest(where),
                 **condensed(plainly(seen["observed"][file.name]), file.whole),
             }
             for file, where in made
         }
+        return seen["release"], records, seen.get("placeholders", [])
 
 
 def plainly(seen: Record) -> Record:
@@ -100,7 +103,7 @@ def _random(seen: Record) -> dict[str, int]:
     return {name: n for name, n in left.items() if n}
 
 
-def store(engine: str, release: str, records: dict[str, Record]) -> Path:
+def store(engine: str, release: str, records: dict[str, Record], stand_ins: Iterable[str] = ()) -> Path:
     """Keep the records of one release, one line a file so that a change is seen in a diff."""
     STORED.mkdir(exist_ok=True)
     path = STORED / f"{engine}-{release}.json"
@@ -109,7 +112,10 @@ def store(engine: str, release: str, records: dict[str, Record]) -> Path:
         usual = _usual(name, records)
         short[name] = {k: v for k, v in record.items() if v != usual.get(k)}
     lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(record)}" for name, record in sorted(short.items()))
-    path.write_text(f'{{"engine": "{engine}", "release": "{release}", "files": {{\n{lines}\n}}}}\n')
+    head = {"engine": engine, "release": release}
+    if stand_ins:
+        head["stand_ins"] = list(stand_ins)
+    path.write_text(f'{json.dumps(head)[:-1]}, "files": {{\n{lines}\n}}}}\n')
     return path
 
 

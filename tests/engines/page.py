@@ -23,8 +23,11 @@ Of the pairs, *wrong* are those in which the engine was seen to refuse the draft
 initial values. *Not predicted* are those in which `verify` says itself that it does not know (an unknown class, a field
 that the contract leaves open), with a failing verdict.
 
-Releases that are not in the table were not run. speculators is run with the newest transformers that each release
-accepts; 0.3.0 and 0.4.0.1 raise on every EAGLE-3 drafter, so that what was seen of them is about EAGLE-1.
+vLLM is stopped when both models are loaded and the target has run once, which shows the states it hands over. What
+stood in for compiled parts of a release that was built for another torch is named in its observations.
+
+Releases that are not in the table were not run. speculators runs with a transformers that each release accepts; 0.3.0
+and 0.4.0.1 raise on every EAGLE-3 drafter, so that what was seen of them is about EAGLE-1.
 
 """
 

@@ -11,6 +11,7 @@ hang it. Without acceptance the engine is stopped as soon as both models are loa
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib.metadata
 import inspect
@@ -28,6 +29,7 @@ from unittest import mock
 
 SETTINGS = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine in this process, where its objects can be looked at
+    "VLLM_TARGET_DEVICE": "cpu",  # newer releases believe it, whatever they were built for
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_LOGGING_LEVEL": "ERROR",
@@ -59,7 +61,7 @@ except importlib.metadata.PackageNotFoundError:
 import vllm  # noqa: E402
 from vllm import LLM, SamplingParams  # noqa: E402
 from vllm.forward_context import set_forward_context  # noqa: E402
-from vllm.model_executor.models import llama, llama_eagle, llama_eagle3, registry  # noqa: E402, F401
+from vllm.model_executor.models import registry  # noqa: E402
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader  # noqa: E402
 from vllm.v1.worker import cpu_model_runner, gpu_model_runner  # noqa: E402
 
@@ -98,12 +100,12 @@ if "eagle3" not in source:
     gpu_model_runner.DeviceMemoryProfiler().__enter__().consumed_memory = 0
     PLACEHOLDERS.append("DeviceMemoryProfiler")
 CPUModelRunner = cpu_model_runner.CPUModelRunner
-from vllm.v1.worker import cpu_worker  # noqa: E402, F401  not earlier: it keeps the class
 
 RELEASE = str(vllm.__version__).partition("+")[0]
-LIMIT = 90  # seconds for one drafter; a few are needed, and some wrong ones hang for ever
+LIMIT = 300  # seconds for one drafter; a few are needed on a quiet machine, and some wrong ones hang for ever
 NEW_TOKENS = 56
 DRAFTED = 3
+TRIED: set[str] = set()  # modules, to import
 
 
 class Loaded(BaseException):
@@ -160,15 +162,24 @@ class Watch:
         seen = self.seen()
         of_target = {id(p) for p in runner.model.parameters()}
         shared = [name for name, p in runner.drafter.model.named_parameters() if id(p) in of_target]
+        captured: dict[str, Any] = {"captures": None}
+        try:
+            captured["captures"] = captures(runner)
+        except Exception as error:
+            captured["error"] = in_short(error)
         return {
             "outcome": "loads",
+            **captured,
             **seen,
             "by_chance": {name: n for name, n in seen["by_chance"].items() if name not in shared},
             "unread": sorted(set(stored(self.drafter)) - {name for name, to in seen["reads"].items() if to}),
             "never_loaded": sorted(set(seen["parameters"]) - set(seen["written"]) - set(shared)),
             "shared": sorted(shared),
-            "captures": captures(runner),
         }
+
+
+def in_short(error: BaseException) -> str:
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
 
 
 def captures(runner: Any) -> list[int | None]:
@@ -265,18 +276,30 @@ def in_child(target: Path, drafter: Path, method: str, acceptance: bool, out: Pa
         traceback.print_exc()
         if observation["outcome"] == "raises":
             report(**watch.seen())
-        report(error=f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}")
+        report(error=in_short(error))
+
+
+def keep_imported(names: list[str]) -> None:
+    """Import what a child imported, so that the next one need not, and keep it out of garbage collection."""
+    new = [name for name in names if name not in sys.modules and name not in TRIED]
+    for name in new:
+        TRIED.add(name)
+        with contextlib.suppress(Exception):
+            importlib.import_module(name)
+    if new:
+        gc.freeze()  # or every child looks through all of it, several times: two thirds of its time
 
 
 def observe(target: Path, drafter: Path, method: str, acceptance: bool, log: Path) -> dict[str, Any]:
     """What happens to one drafter, seen from outside."""
     with tempfile.TemporaryDirectory() as scratch:
-        out = Path(scratch) / "observation.json"
+        out, imported = Path(scratch) / "observation.json", Path(scratch) / "imported.json"
         child = os.fork()
         if not child:
             try:
                 in_child(target, drafter, method, acceptance, out, log)
             finally:
+                imported.write_text(json.dumps([*sys.modules]))
                 os._exit(0)
         status, until = None, time.monotonic() + LIMIT
         while status is None:
@@ -289,6 +312,8 @@ def observe(target: Path, drafter: Path, method: str, acceptance: bool, log: Pat
             else:
                 time.sleep(0.05)
         found: dict[str, Any] = json.loads(out.read_text()) if out.exists() else {"outcome": "raises"}
+        if found["outcome"] == "loads" and imported.exists():
+            keep_imported(json.loads(imported.read_text()))
     if status == -1:
         found["error"] = f"Timeout: not done after {LIMIT} s"
     elif os.WIFSIGNALED(status):
@@ -302,7 +327,7 @@ def main(jobs_path: str, out_path: str) -> None:
     logs = Path(out_path).with_suffix(".logs")
     logs.mkdir(exist_ok=True)
     results = {}
-    gc.freeze()  # or every child looks through all that was imported, several times: two thirds of its time
+    gc.freeze()
     for number, job in enumerate(jobs["drafters"]):
         start, method = time.monotonic(), job.get("method", "EAGLE3").lower()
         found = observe(target, Path(job["path"]).resolve(), method, acceptance, logs / f"{number}.log")
