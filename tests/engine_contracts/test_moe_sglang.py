@@ -412,6 +412,18 @@ def test_sizes_that_load_all_the_same(release: str, name: str, change: tuple[int
     assert (item.fate, item.taken) == ("misshapen", taken)
 
 
+# Filled up with zeros on every device since 0.5.17; before that on a CPU only.
+@pytest.mark.parametrize("release", ["0.5.16", "0.5.17"])
+@pytest.mark.parametrize(("part", "change"), [("w1", (-1, 0)), ("w3", (-1, 0)), ("w2", (0, -1))])
+def test_experts_that_are_too_small(release: str, part: str, change: tuple[int, int]) -> None:
+    name = f"layers.1.experts.0.{part}.weight"
+    dtype, shape = shapes(ONE)[name]
+    other = (dtype, tuple(n + k for n, k in zip(shape, change, strict=True)))
+    found = look("sglang", release, {**shapes(ONE), name: other}, config(ONE))
+    (item,) = [t for t in found.details if t.name == name]
+    assert (item.fate, item.taken) == ("misshapen", "padded" if release == "0.5.17" else None)
+
+
 @pytest.mark.parametrize("release", ["0.5.6.post2", "0.5.9", "0.5.23"])
 @pytest.mark.parametrize(
     ("spec", "freq", "starts"),
