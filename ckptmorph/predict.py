@@ -92,9 +92,27 @@ class TensorPrediction:
 
     def treat(self) -> list[Treated]:
         """Fates of parameters first (in the hub's order), then of the tensors nobody took."""
-        out = [t for canon in self._built for t in self._parameter(canon)]
+        out = self._waiting([(canon, t) for canon in self._built for t in self._parameter(canon)])
         out += [self._stray(name) for name in self.tensors if name not in self.used]
         self.done = out
+        return out
+
+    def _waiting(self, found: list[tuple[Canon, Treated]]) -> list[Treated]:
+        """What a missing parameter takes with it: tensors that are loaded together with its own, or not at all."""
+        lost: dict[tuple[str, tuple[int, ...]], Policy] = {}
+        for canon, item in found:
+            policy = self._policy(self.engine.missing, canon) if item.fate == "missing" else None
+            if policy is not None:
+                lost |= {(family, (*canon.index.values(),)): policy for family in policy.loses}
+        out = []
+        for canon, item in found:
+            policy = lost.get((canon.family, (*canon.index.values(),)))
+            if policy is not None and item.fate in ("loaded", "misshapen"):
+                item = Treated(
+                    name=item.name, fate="dropped", parameter=item.parameter, why=policy.because,
+                    source=cite(policy.source),
+                )  # fmt: skip
+            out.append(item)
         return out
 
     def maps(self) -> Iterator[tuple[Treated, str | None]]:

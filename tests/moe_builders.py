@@ -196,6 +196,8 @@ def config(spec: MoE) -> dict[str, Any]:
         "tie_word_embeddings": False,
         "first_k_dense_replace": spec.dense,
     }
+    if spec.form == "sglang":  # read without a default, even where all layers are dense
+        said["moe_layer_freq"] = 1
     if spec.form == "deepseek":  # counted from the first layer of a target with 61 layers
         said["first_k_dense_replace"] = 61 + spec.dense if spec.dense else 0
     if spec.dense < spec.layers:

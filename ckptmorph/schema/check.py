@@ -125,7 +125,7 @@ def _check_engine(registry: Registry, engine: Engine) -> None:
         for j, classes in enumerate(form.classes):
             _check_expr(classes.when or "true", hub, here.within("classes", j))
     for key, tensors in (
-        ("missing", [policy.tensors for policy in engine.missing]),
+        ("missing", [[*policy.tensors, *policy.loses] for policy in engine.missing]),
         ("provided", [[provided.tensor] for provided in engine.provided]),
         ("sizes", [sizes.tensor for sizes in engine.sizes]),
     ):

@@ -46,6 +46,11 @@ class Policy(Model):
     )
     logged: bool = Field(False, description="the engine says in its log that it drops the tensor")
     tensor: NameText | list[NameText] | None = Field(None, description="only for these parameters")
+    loses: list[NameText] = Field(
+        default_factory=list,
+        description="of 'missing': parameters of the same layer that wait for this one, so that their tensors are "
+        "dropped without it",
+    )
     versions: VersionSpec | None = None
     when: ExprText | None = Field(None, description="only when this holds")
     because: Reason

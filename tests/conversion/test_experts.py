@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -213,7 +214,9 @@ def test_there_and_back(tmp_path: Path, form: str, goal: str, knobs: dict[str, A
     ckptmorph.convert(source, tmp_path / "there", to=goal)
     ckptmorph.convert(tmp_path / "there", tmp_path / "back", to=home)
     assert read_folder(tmp_path / "back") == read_folder(source)
-    assert (tmp_path / "back" / "config.json").read_bytes() == (source / "config.json").read_bytes()
+    came, went = (json.loads((folder / "config.json").read_text()) for folder in (tmp_path / "back", source))
+    # Written for SGLang, which stops without it; vLLM means 1 by its absence, and reads it like SGLang.
+    assert came == went | ({"moe_layer_freq": 1} if form == "mistral" else {})
 
 
 def eight_bits(spec: MoE) -> Tensors:

@@ -134,10 +134,72 @@ def test_a_map_of_a_full_vocabulary(release: str, name: str, fate: str) -> None:
     full = MLA(draft=96)
     found = look("sglang", release, shapes(full) | {name: ("I64", (96,))}, config(full))
     assert fates(found)[name] == fate
-    assert (
-        fates(look("sglang", release, shapes(ONE) | {"draft.d2t": ("I64", (40,))}, config(ONE)))["draft.d2t"]
-        == "dropped"
-    )
+
+
+# d2t, and whatever ends in .d2t; of several the last counts.
+@pytest.mark.parametrize("release", EDGES)
+@pytest.mark.parametrize(
+    ("name", "fate"), [("draft.d2t", "loaded"), ("a.b.d2t", "loaded"), ("xd2t", "dropped")]
+)
+def test_a_map_by_another_name(release: str, name: str, fate: str) -> None:
+    found = fates(look("sglang", release, renamed(shapes(ONE), "d2t", name), config(ONE)))
+    assert found[name] == fate
+    assert (found.get("d2t") == "missing") is (fate == "dropped")
+
+
+# Each waits for the other; a layer with one of them gets neither.
+@pytest.mark.parametrize("release", EDGES)
+@pytest.mark.parametrize(("gone", "left"), [PARTS, PARTS[::-1]])
+def test_one_part_alone_is_dropped(release: str, gone: str, left: str) -> None:
+    found = look("sglang", release, without(shapes(ONE), gone), config(ONE))
+    assert (fates(found)[gone], fates(found)[left]) == ("missing", "dropped")
+    assert found.verdict == "fail"
+
+
+# ColumnParallelLinear takes its rows by narrow, MergedColumnParallelLinear and RowParallelLinear fill up with zeros;
+# ReplicatedLinear, norms and tables compare.
+@pytest.mark.parametrize("release", EDGES)
+@pytest.mark.parametrize(
+    ("name", "change", "taken"),
+    [
+        ("fc.weight", (1, 0), "cut"), ("fc.weight", (-1, 0), None), ("fc.weight", (0, 1), None),
+        ("midlayer.self_attn.q_b_proj.weight", (1, 0), "cut"),
+        ("midlayer.self_attn.kv_b_proj.weight", (1, 0), "cut"),
+        ("midlayer.self_attn.kv_b_proj.weight", (-1, 0), None),
+        ("midlayer.mlp.up_proj.weight", (1, 0), "cut"), ("midlayer.mlp.gate_proj.weight", (-1, 0), "padded"),
+        ("midlayer.mlp.down_proj.weight", (0, 1), "cut"), ("midlayer.self_attn.o_proj.weight", (0, -1), "padded"),
+        ("midlayer.self_attn.o_proj.weight", (1, 0), None), (PARTS[0], (1, 0), None), ("lm_head.weight", (1, 0), None),
+    ],
+)  # fmt: skip
+def test_sizes_that_load_all_the_same(release: str, name: str, change: tuple[int, int], taken: Any) -> None:
+    dtype, shape = shapes(ONE)[name]
+    other = (dtype, tuple(n + k for n, k in zip(shape, change, strict=True)))
+    found = look("sglang", release, {**shapes(ONE), name: other}, config(ONE))
+    (item,) = [t for t in found.details if t.name == name]
+    assert (item.fate, item.taken) == ("misshapen", taken)
+    assert found.verdict == "fail"
+
+
+@pytest.mark.parametrize("release", EDGES)
+@pytest.mark.parametrize("field", [k for k in YARN if k != "type"])
+def test_no_null_in_a_scaling(release: str, field: str) -> None:
+    found = look("sglang", release, shapes(ONE), edited(config(ONE), {f"rope_scaling.{field}": None}))
+    assert ("engine-config-null", "rope_scaling", "start") in {
+        (f.code, f.where, f.stops) for f in found.findings
+    }
+
+
+@pytest.mark.parametrize("release", ALL)
+def test_a_null_for_the_width_of_values(release: str) -> None:
+    found = look("sglang", release, shapes(ONE), edited(config(ONE), {"v_head_dim": None}))
+    (said,) = [f for f in found.findings if f.code == "engine-config-null"]
+    assert said.stops == step([("0", "start"), ("0.5.14", None)], release)
+
+
+@pytest.mark.parametrize("release", EDGES)
+def test_a_null_for_the_states_counts_as_false(release: str) -> None:
+    said = edited(config(ONE), {"eagle_config.use_aux_hidden_state": None})
+    assert look("sglang", release, shapes(ONE), said).facts["use_aux_hidden_state"].value is False
 
 
 @pytest.mark.parametrize("release", EDGES)

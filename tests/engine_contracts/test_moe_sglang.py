@@ -365,6 +365,75 @@ def test_fields_that_experts_need(release: str, spec: MoE, needed: bool, field: 
     ]
 
 
+# _is_layer_sparse reads it for every layer from first_k_dense_replace on; since 0.5.7 it is asked about the layer after
+# the last one, too.
+@pytest.mark.parametrize("release", ALL)
+@pytest.mark.parametrize(
+    ("spec", "first", "early", "late"),
+    [(ONE, 1, True, True), (DENSE, 2, False, True), (DENSE, 3, False, False), (DENSE, ABSENT, False, False)],
+)
+def test_moe_layer_freq_has_no_default(release: str, spec: MoE, first: Any, early: bool, late: bool) -> None:
+    said = edited(config(spec), {"first_k_dense_replace": first})
+    needed = step([("0", early), ("0.5.7", late)], release)
+    for value, code in ((ABSENT, "engine-field-missing"), (None, "engine-config-null")):
+        found = look("sglang", release, shapes(spec), edited(said, {"moe_layer_freq": value}))
+        assert ("moe_layer_freq" in [f.where for f in found.findings if f.code == code]) is needed
+    found = look("sglang", release, shapes(spec), said)
+    assert "moe_layer_freq" not in [f.where for f in found.findings]
+
+
+MISTRAL_PARTS = ("attention.wq_a.weight", "attention.wkv_a_with_mqa.weight")
+
+
+@pytest.mark.parametrize("release", ["0.5.6.post1", "0.5.9", "0.5.23"])
+@pytest.mark.parametrize(("gone", "left"), [MISTRAL_PARTS, MISTRAL_PARTS[::-1]])
+def test_one_part_alone_is_dropped(release: str, gone: str, left: str) -> None:
+    found = fates(look("sglang", release, without(shapes(ONE), f"layers.1.{gone}"), config(ONE)))
+    assert (found[f"layers.1.{gone}"], found[f"layers.1.{left}"]) == ("missing", "dropped")
+    assert (found[f"layers.0.{gone}"], found[f"layers.0.{left}"]) == ("loaded", "loaded")
+
+
+@pytest.mark.parametrize("release", ["0.5.6.post1", "0.5.9", "0.5.23"])
+@pytest.mark.parametrize(
+    ("name", "change", "taken"),
+    [
+        ("layers.0.attention.wq_b.weight", (1, 0), "cut"), ("layers.0.attention.wkv_b.weight", (-1, 0), None),
+        ("layers.0.attention.wo.weight", (0, 1), "cut"), ("layers.0.feed_forward.w1.weight", (-1, 0), "padded"),
+        ("layers.0.feed_forward.w2.weight", (0, -1), "padded"), ("layers.1.shared_experts.w3.weight", (1, 0), "cut"),
+        ("layers.1.shared_experts.w2.weight", (0, -1), "padded"), ("layers.1.experts.0.w1.weight", (1, 0), None),
+        ("layers.1.gate.weight", (1, 0), None), ("layers.0.attention.wq_a.weight", (1, 0), None),
+    ],
+)  # fmt: skip
+def test_sizes_that_load_all_the_same(release: str, name: str, change: tuple[int, int], taken: Any) -> None:
+    dtype, shape = shapes(ONE)[name]
+    other = (dtype, tuple(n + k for n, k in zip(shape, change, strict=True)))
+    found = look("sglang", release, {**shapes(ONE), name: other}, config(ONE))
+    (item,) = [t for t in found.details if t.name == name]
+    assert (item.fate, item.taken) == ("misshapen", taken)
+
+
+# Filled up with zeros on every device since 0.5.17; before that on a CPU only.
+@pytest.mark.parametrize("release", ["0.5.16", "0.5.17"])
+@pytest.mark.parametrize(("part", "change"), [("w1", (-1, 0)), ("w3", (-1, 0)), ("w2", (0, -1))])
+def test_experts_that_are_too_small(release: str, part: str, change: tuple[int, int]) -> None:
+    name = f"layers.1.experts.0.{part}.weight"
+    dtype, shape = shapes(ONE)[name]
+    other = (dtype, tuple(n + k for n, k in zip(shape, change, strict=True)))
+    found = look("sglang", release, {**shapes(ONE), name: other}, config(ONE))
+    (item,) = [t for t in found.details if t.name == name]
+    assert (item.fate, item.taken) == ("misshapen", "padded" if release == "0.5.17" else None)
+
+
+@pytest.mark.parametrize("release", ["0.5.6.post2", "0.5.9", "0.5.23"])
+@pytest.mark.parametrize(
+    ("spec", "freq", "starts"),
+    [(ONE, 1, True), (ONE, 2, False), (MoE(dense=0, layers=1), 2, True), (DENSE, 2, True), (MoE(shared=0), 2, True)],
+)  # fmt: skip
+def test_dense_layers_between_those_with_experts(release: str, spec: MoE, freq: int, starts: bool) -> None:
+    found = look("sglang", release, shapes(spec), edited(config(spec), {"moe_layer_freq": freq}))
+    assert ("experts-at-intervals" not in codes(found)) is starts
+
+
 # Until 0.5.15.post1 the bias alone decides; then scoring_func counts where there is no bias.
 @pytest.mark.parametrize("release", ALL)
 @pytest.mark.parametrize(

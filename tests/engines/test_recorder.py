@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,10 @@ OBSERVERS = str(Path(__file__).parent / "observe")
 
 
 class Loader(torch.nn.Module):
-    """Writes one tensor whole, two into halves of one parameter, computes with one, and drops one."""
+    """Writes one tensor whole, two into halves of one parameter, computes with one, and drops one.
+
+    Two more are joined once both are there, and written by another thread.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -22,7 +26,9 @@ class Loader(torch.nn.Module):
         self.gate_up = torch.nn.Linear(2, 6, bias=False)
         self.norm = torch.nn.Parameter(torch.ones(5))
         self.scale = torch.nn.Parameter(torch.empty(2))
+        self.joined = torch.nn.Linear(2, 5, bias=False)
         self.ids: torch.Tensor | None = None
+        self.waiting: dict[str, torch.Tensor] = {}
 
     def load_weights(self, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
         for name, tensor in weights:
@@ -37,6 +43,13 @@ class Loader(torch.nn.Module):
             elif name == "half":
                 self.fc.weight.data[:1].copy_(tensor.float() * 2)
                 self.fc.weight.data[1:2].fill_(0)
+            elif name in ("first", "second"):
+                self.waiting[name] = tensor
+        if len(self.waiting) == 2:
+            both = torch.cat([self.waiting.pop("first"), self.waiting.pop("second")])
+            with ThreadPoolExecutor() as pool:
+                pool.submit(self.joined.weight.data.copy_, both).result()
+        self.waiting.clear()
 
 
 def shown(
@@ -64,13 +77,31 @@ def test_what_is_written_computed_and_dropped(monkeypatch: pytest.MonkeyPatch) -
     assert seen["written"] == {"fc.weight": 12, "gate_up.weight": 6}
     assert seen["reads"] == {"fc": ["fc.weight"], "gate": ["gate_up.weight"], "ids": [], "stray": []}
     assert seen["computed"] == ["ids"]
-    assert seen["parameters"] == {"norm": [5], "scale": [2], "fc.weight": [3, 4], "gate_up.weight": [6, 2]}
+    assert seen["parameters"] == {
+        "norm": [5], "scale": [2], "fc.weight": [3, 4], "gate_up.weight": [6, 2], "joined.weight": [5, 2],
+    }  # fmt: skip
     assert seen["by_chance"] == {"scale": 2}
 
 
 def test_both_halves(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = shown(monkeypatch, up=torch.randn(3, 2), gate=torch.randn(3, 2))
     assert seen["written"] == {"gate_up.weight": 12}
+
+
+def test_two_that_are_joined_and_written_by_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = shown(monkeypatch, second=torch.randn(2, 2), first=torch.randn(3, 2))
+    assert seen["written"] == {"joined.weight": 10}
+    assert seen["reads"] == {"first": ["joined.weight"], "second": ["joined.weight"]}
+
+
+def test_what_another_thread_raises_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RuntimeError, match="size"):
+        shown(monkeypatch, second=torch.randn(2, 3), first=torch.randn(3, 3))
+
+
+def test_one_that_waits_for_another_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = shown(monkeypatch, first=torch.randn(3, 2))
+    assert (seen["written"], seen["reads"], seen["computed"]) == ({}, {"first": []}, [])
 
 
 def test_a_parameter_that_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -267,6 +267,13 @@ WRONG = [
         "nrom.weight",
         "norm.weight",
     ),
+    (
+        "engine",
+        "missing:\n  - {does",
+        "missing:\n  - {loses: [nrom.weight], does",
+        "nrom.weight",
+        "norm.weight",
+    ),
     ("engine", "missing:\n", SIZES.format("nrom.weight", 0), "nrom.weight", "norm.weight"),
     ("engine", "missing:\n", SIZES.format("norm.weight", 1), "no dimension 1", None),
     ("engine", "missing:\n", SIZES.format("norm.weight", -1), "no dimension -1", None),

@@ -2,12 +2,13 @@
 
 No table of names is involved. A dispatch mode sees every operation of torch while weights are loaded. The numbers that
 an operation makes come from the tensors of the file that its inputs come from; where they are written into a
-parameter's memory, the elements are marked. Operations in other threads are not seen.
+parameter's memory, the elements are marked. What a pool of threads should do is done at once, to be seen as well.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,6 +94,16 @@ class Recorder(TorchDispatchMode):
         self.computed: set[str] = set()
         self._known: list[tuple[int, int, frozenset[str], torch.Tensor]] = []
 
+    def __enter__(self) -> Recorder:
+        self._submit = ThreadPoolExecutor.submit
+        ThreadPoolExecutor.submit = _at_once  # type: ignore[method-assign]
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        ThreadPoolExecutor.submit = self._submit  # type: ignore[method-assign]
+
     def watch(self, weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
         """The tensors of the file, as the loader gets them."""
         for name, tensor in weights:
@@ -176,3 +187,13 @@ class Recorder(TorchDispatchMode):
             for origin in origins:
                 self.reads[origin].add(name)
         return found
+
+
+def _at_once(_pool: ThreadPoolExecutor, work: Any, /, *args: Any, **options: Any) -> Future[Any]:
+    """In place of another thread, where no operation would be seen."""
+    done: Future[Any] = Future()
+    try:
+        done.set_result(work(*args, **options))
+    except BaseException as error:
+        done.set_exception(error)
+    return done
