@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
@@ -67,7 +67,7 @@ class Patched(Value):
 class Journal(Value):
     """What changes. ``before`` and ``after`` name the small files that are there before and after."""
 
-    schema_: str = Field("ckptmorph.in-place/1", alias="schema")
+    format: Literal["ckptmorph.in-place/1"] = "ckptmorph.in-place/1"
     weights: tuple[Patched, ...]
     before: tuple[str, ...]
     after: tuple[str, ...]
