@@ -5,6 +5,7 @@ VENV        ?= .venv
 PYTEST_ARGS ?= -n 2
 BENCH_ARGS  ?=
 FAULTS_ARGS ?=
+FUZZ_ARGS   ?=
 
 BIN := $(abspath $(VENV))/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
@@ -16,7 +17,7 @@ ENG := $(VENV)/.stamp-engines
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help venv test unit lint types format demo bench contracts mutate engines faults docs clean
+.PHONY: help venv test unit lint types format demo bench contracts mutate engines faults fuzz docs clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -78,6 +79,10 @@ engines: $(ENG) ## Show drafters to real engines on this CPU and compare: make e
 
 faults: $(DEV) ## Break conversions off at every system call and count what is lost (FAULTS_ARGS="--quick overwrite")
 	@$(BIN)/python -m tests.faults $(FAULTS_ARGS)
+
+fuzz: $(DEV) ## Feed the readers with input that a fuzzer makes up (FUZZ_ARGS="--seconds 600 header"); Linux only
+	@$(PIP) -e '.[fuzz]'
+	@$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)
 
 docs: $(DEV) ## Regenerate what is generated: JSON Schema, CLI reference, support matrix, output in the README
 	@$(BIN)/python -m tools.generate

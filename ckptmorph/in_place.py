@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -22,7 +23,15 @@ from ckptmorph.schema.registry import Registry
 from ckptmorph.selfcheck import checked
 from ckptmorph.sources import Source, Wish, open_source
 from ckptmorph.storage import journal
-from ckptmorph.storage.files import os_errors, pread_exactly, reading, source_changed
+from ckptmorph.storage.files import (
+    close_quietly,
+    is_there,
+    mode_of,
+    os_errors,
+    pread_exactly,
+    reading,
+    source_changed,
+)
 from ckptmorph.storage.folder import Folder, open_folder
 from ckptmorph.storage.header import Header, encode_header, parse_header
 from ckptmorph.storage.index import INDEX
@@ -94,7 +103,7 @@ def place_of(drafter: Path) -> Path:
         UsageError: it is no folder, a symlink, or lies in a Hub cache.
     """
     folder = real_target(drafter)
-    if folder.is_file():
+    if stat.S_ISREG(mode_of(folder) or 0):
         folder = folder.parent
     check_is_folder(folder)
     if hub_repository(folder) is not None:
@@ -136,17 +145,18 @@ def execute_in_place(registry: Registry, plan: Plan, source: Source) -> Report:
     changed = sum(step.nbytes for file in files for step in file.changed)
     if 2 * changed > sum(header.file_size for header in folder.headers.values()):
         raise _does_not_fit(f"{changed} bytes of tensors would change, and they are kept twice meanwhile")
-    present = [name for name in journal.TEXTS if os.path.lexists(place / name)]
+    with os_errors(place, "look into"):
+        present = [name for name in journal.TEXTS if is_there(place / name)]
     for name in [*folder.headers, *present]:
         journal.refuse_shared(place / name)
     for name in folder.headers:
-        os.close(journal.open_own(place / name))
+        close_quietly(journal.open_own(place / name))
     with ending_signals_raise(), journal.preparing(place) as prepared:
         check_space(prepared.path, 2 * (changed + sum(file.header.data_start for file in files)))
         staged = _stage(prepared, files, plan, source)
         car = checked(registry, plan, source, staged, {})
         write_bytes(prepared.new(journal.SIDECAR), dump(car))
-        after = [name for name in journal.TEXTS if prepared.new(name).exists()]
+        after = [name for name in journal.TEXTS if mode_of(prepared.new(name)) is not None]
         for name in after:
             _like(prepared.new(name), place / (name if name in present else CONFIG))
         for file in files:

@@ -8,7 +8,7 @@ import json
 import zlib
 from typing import Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, field_validator
 
 from ckptmorph.errors import CkptmorphError, InputError
 from ckptmorph.facts import Evidence, Known
@@ -16,6 +16,7 @@ from ckptmorph.findings import Finding, Value, plain, warning
 from ckptmorph.schema.codecs import CodecFault
 from ckptmorph.schema.models import Algorithm
 from ckptmorph.schema.values import typed
+from ckptmorph.schema.versions import parse_version
 from ckptmorph.storage.files import mode_of
 from ckptmorph.storage.folder import Folder
 from ckptmorph.storage.header import MAX_HEADER, check_raw
@@ -70,6 +71,13 @@ class SideCar(Value):
     losses: tuple[str, ...] = ()
     map_form: str | None = None  # of the vocabulary map in the output, where the user had to say it
     ancestors: tuple[Ancestor, ...] = ()
+
+    @field_validator("release")
+    @classmethod
+    def _is_version(cls, value: str | None) -> str | None:
+        if value is not None and parse_version(value) is None:
+            raise ValueError("no version")
+        return value
 
 
 def pack(raw: bytes) -> str:

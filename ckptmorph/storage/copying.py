@@ -144,53 +144,46 @@ class Crew:
     def __init__(self, jobs: int, do: Callable[[_Part, int], None], path: Path) -> None:
         import queue
         import threading
+        from concurrent.futures import ThreadPoolExecutor
 
-        self._do, self._path = do, path
+        self._do, self._path, self._jobs = do, path, jobs
         self._parts: queue.SimpleQueue[_Part | None] = queue.SimpleQueue()
-        self._failed: list[BaseException] = []
         self._ended = threading.Event()
-        self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(jobs)]
-        for thread in self._threads:
-            thread.start()
+        self._pool = ThreadPoolExecutor(jobs)
+        self._workers = [self._pool.submit(self._work) for _ in range(jobs)]
 
     def put(self, part: _Part) -> None:
         """Have a part copied. Raises what went wrong meanwhile."""
-        if self._failed:
+        if self._ended.is_set():
             self.join()
         self._parts.put(part)
 
     def join(self) -> None:
         """Wait for all parts. Raises what went wrong first."""
-        for _ in self._threads:
-            self._parts.put(None)
-        self._wait()
-        if self._failed:
-            raise self._failed[0]
+        self._last()
+        for worker in self._workers:
+            worker.result()
 
     def stop(self) -> None:
         """End soon, with parts undone."""
         self._ended.set()
-        for _ in self._threads:
-            self._parts.put(None)
-        self._wait()
+        self._last()
 
-    def _wait(self) -> None:
-        try:
-            for thread in self._threads:
-                thread.join()
-        finally:
-            self._ended.set()
+    def _last(self) -> None:
+        for _ in range(self._jobs):
+            self._parts.put(None)
+        self._pool.shutdown()
 
     def _work(self) -> None:
+        done = False
+        with os_errors(self._path, "open"):
+            fd = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
-            with os_errors(self._path, "open"):
-                fd = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-            try:
-                while (part := self._parts.get()) is not None and not self._ended.is_set():
-                    self._do(part, fd)
-            finally:
-                with os_errors(self._path, "write"):
-                    os.close(fd)
-        except BaseException as exc:
-            self._failed.append(exc)
-            self._ended.set()
+            while (part := self._parts.get()) is not None and not self._ended.is_set():
+                self._do(part, fd)
+            done = True
+        finally:
+            if not done:
+                self._ended.set()  # the others need not go on
+            with os_errors(self._path, "write"):
+                os.close(fd)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -103,7 +104,7 @@ def check_entry(name: str, value: object, file: str, data_start: int) -> TensorI
     if end - begin != expected:
         problem = f"{where} {end - begin} bytes, but {dtype} {list(sizes)} takes {expected}"
         raise refusal(file, "size-mismatch", problem, expected=expected, got=end - begin)
-    return TensorInfo(name, dtype, sizes, file, data_start + begin, data_start + end)
+    return TensorInfo(name, sys.intern(dtype), sizes, file, data_start + begin, data_start + end)
 
 
 def _offsets(value: object, file: str, where: str) -> tuple[int, int]:

@@ -51,6 +51,19 @@ def os_errors(path: Path, doing: str) -> Iterator[None]:
         raise io_failure(exc, path, doing) from exc
 
 
+def is_there(path: Path) -> bool:
+    """Whether there is anything, a dangling symlink included. ``os.path.lexists`` takes every error for a no.
+
+    Raises:
+        OSError: it cannot be found out.
+    """
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
 def checked_path(path: str | os.PathLike[str]) -> Path:
     """``path`` as a Path that the operating system can take.
 

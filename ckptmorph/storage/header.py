@@ -20,7 +20,7 @@ from ckptmorph.storage.entries import (
     refusal,
 )
 from ckptmorph.storage.files import checked_path, pread_exactly, reading
-from ckptmorph.storage.jsontext import parse_object
+from ckptmorph.storage.headertext import header_fields
 from ckptmorph.storage.prefix import MAX_HEADER, PREFIX, header_length
 
 __all__ = [
@@ -88,11 +88,8 @@ def parse_header(raw: bytes, file_size: int, path: Path) -> Header:
         InputError: as `read_header`.
     """
     data_start = 8 + len(raw)
-    fields = parse_object(raw, path.name)
-    metadata = check_metadata(fields.pop(METADATA, None), path.name)
-    tensors = [check_entry(name, value, path.name, data_start) for name, value in fields.items()]
-    ordered = check_layout(tensors, path.name, data_start, file_size)
-    return Header(path, file_size, data_start, raw, metadata, {t.name: t for t in ordered})
+    metadata, tensors = _checked(raw, path.name, file_size)
+    return Header(path, file_size, data_start, raw, metadata, tensors)
 
 
 def check_raw(raw: bytes, file: str) -> dict[str, TensorInfo]:
@@ -101,12 +98,27 @@ def check_raw(raw: bytes, file: str) -> dict[str, TensorInfo]:
     Raises:
         InputError: as `read_header`.
     """
-    fields = parse_object(raw, file)
-    check_metadata(fields.pop(METADATA, None), file)
+    return _checked(raw, file, None)[1]
+
+
+def _checked(raw: bytes, file: str, file_size: int | None) -> tuple[dict[str, str], dict[str, TensorInfo]]:
+    """Metadata, and tensors by data offset; without a size the file is as long as it must be."""
     start = 8 + len(raw)
-    tensors = [check_entry(name, value, file, start) for name, value in fields.items()]
-    end = max((t.stop for t in tensors), default=start)
-    return {t.name: t for t in check_layout(tensors, file, start, end)}
+    metadata: dict[str, str] | None = None
+    tensors: dict[str, TensorInfo] = {}
+    for name, value in header_fields(raw, file):
+        if name in tensors or (name == METADATA and metadata is not None):
+            raise refusal(file, "json-duplicate-key", f"holds the key {name[:200]!r} twice in one object")
+        if name == METADATA:
+            metadata = check_metadata(value, file)
+        else:
+            tensors[name] = check_entry(name, value, file, start)
+    end = max((t.stop for t in tensors.values()), default=start) if file_size is None else file_size
+    ordered = check_layout(tensors.values(), file, start, end)
+    tensors.clear()  # a second table beside this one would take as much memory as the header
+    for tensor in ordered:
+        tensors[tensor.name] = tensor
+    return metadata or {}, tensors
 
 
 def library_order(tensors: Iterable[tuple[str, str, Sequence[int]]]) -> list[tuple[str, str, Sequence[int]]]:

@@ -19,13 +19,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
 from ckptmorph.errors import InputError, UsageError
 from ckptmorph.findings import Value, plain
-from ckptmorph.storage.files import close_quietly, fsync_folder, mode_of, os_errors, pread_exactly, reading
+from ckptmorph.storage.files import (
+    close_quietly,
+    fsync_folder,
+    is_there,
+    mode_of,
+    os_errors,
+    pread_exactly,
+    reading,
+)
 from ckptmorph.storage.index import INDEX, is_bare_name
 from ckptmorph.storage.jsontext import load_json
 from ckptmorph.storage.ladder import write_all
@@ -59,7 +67,7 @@ class Patched(Value):
 class Journal(Value):
     """What changes. ``before`` and ``after`` name the small files that are there before and after."""
 
-    schema_: str = Field("ckptmorph.in-place/1", alias="schema")
+    format: Literal["ckptmorph.in-place/1"] = "ckptmorph.in-place/1"
     weights: tuple[Patched, ...]
     before: tuple[str, ...]
     after: tuple[str, ...]
@@ -125,7 +133,7 @@ def commit(prepared: Prepared, folder: Path, journal: Journal) -> None:
             os.close(fd)
         for path in (prepared.path / "old", prepared.path / "new", prepared.path):
             fsync_folder(path)
-        if os.path.lexists(backup):
+        if is_there(backup):
             raise backup_exists(folder)
         os.rename(prepared.path, backup)
         fsync_folder(folder)
@@ -188,17 +196,17 @@ def _undo(folder: Path, journal: Journal, mixed: bool) -> None:
     backup = folder / BACKUP
     for file in journal.weights:
         _check(folder, file, mixed)
-    old_config = os.path.lexists(backup / "old" / CONFIG)
-    if old_config and os.path.lexists(folder / CONFIG):
+    old_config = is_there(backup / "old" / CONFIG)
+    if old_config and is_there(folder / CONFIG):
         os.unlink(folder / CONFIG)
         fsync_folder(folder)
     for file in journal.weights:
         _patch(folder, file, backup / "old")
     for name in TEXTS:
-        if os.path.lexists(backup / "old" / name):
+        if is_there(backup / "old" / name):
             fsync_folder(folder)
             os.rename(backup / "old" / name, folder / name)
-        elif name not in journal.before and os.path.lexists(folder / name):
+        elif name not in journal.before and is_there(folder / name):
             os.unlink(folder / name)
     fsync_folder(folder)
 

@@ -19,8 +19,8 @@ _MAX_DIGITS = 100
 _UTF8_BOM = b"\xef\xbb\xbf"
 
 
-class _Strict:
-    """Hooks for ``json.loads`` that refuse what the JSON standard leaves open."""
+class Strict:
+    """Reading JSON, and refusing what its standard leaves open; ``where`` names the text in messages."""
 
     def __init__(self, where: str) -> None:
         self.where = where
@@ -31,6 +31,18 @@ class _Strict:
             code=code,
             where=self.where,
             next=f"repair {self.where} or download it again",
+        )
+
+    def syntax(self, exc: json.JSONDecodeError) -> NoReturn:
+        problem = f"is not valid JSON (line {exc.lineno}, column {exc.colno}: {exc.msg})"
+        self.refuse("json-syntax", problem)
+
+    def decoder(self) -> json.JSONDecoder:
+        return json.JSONDecoder(
+            object_pairs_hook=self.pairs,
+            parse_int=self.integer,
+            parse_float=self.real,
+            parse_constant=self.constant,
         )
 
     def pairs(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -65,24 +77,18 @@ def parse_object(data: bytes, where: str) -> dict[str, Any]:
         InputError: ``json-encoding``, ``json-syntax``, ``json-duplicate-key``, ``json-number``,
             ``json-too-deep`` or ``json-not-object``.
     """
-    strict = _Strict(where)
+    strict = Strict(where)
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as exc:
         strict.refuse("json-encoding", f"is not UTF-8 text (byte {exc.start})")
     try:
-        value = json.loads(
-            text,
-            object_pairs_hook=strict.pairs,
-            parse_int=strict.integer,
-            parse_float=strict.real,
-            parse_constant=strict.constant,
-        )
+        value = strict.decoder().decode(text)
         # A lone surrogate can be written as an escape, but no UTF-8 file could hold it again.
         if "\\ud" in text or "\\uD" in text:
             json.dumps(value, ensure_ascii=False).encode("utf-8")
     except json.JSONDecodeError as exc:
-        strict.refuse("json-syntax", f"is not valid JSON (line {exc.lineno}, column {exc.colno}: {exc.msg})")
+        strict.syntax(exc)
     except RecursionError:
         strict.refuse("json-too-deep", "is nested too deeply")
     except UnicodeEncodeError:

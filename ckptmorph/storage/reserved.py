@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ckptmorph.errors import IOFailure
-from ckptmorph.storage.files import close_quietly, os_errors, remove_tree
+from ckptmorph.storage.files import close_quietly, is_there, os_errors, remove_tree
 
 _MARK = ".ckptmorph-tmp-"
 _LOCK = ".lock"
@@ -39,8 +39,8 @@ class Reserved:
         """Delete what is at ``path``, if anything is left there, and give the name back."""
         remove_tree(self.path)
         # Something undeletable keeps its lock file, so that the next run tries again.
-        if not os.path.lexists(self.path):
-            with suppress(OSError):
+        with suppress(OSError):
+            if not is_there(self.path):
                 os.unlink(_lock_of(self.path))
         self.release()
 

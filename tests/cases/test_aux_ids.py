@@ -113,7 +113,7 @@ def test_B038_an_unknown_target_class_is_refused(tmp_path: Path) -> None:
         RefusedError,
         "target-needed",
         "NovelForCausalLM",
-        LLAMA,
+        "more",
         target_arch="NovelForCausalLM",
     )
 

@@ -276,7 +276,9 @@ def test_B017_our_own_check_reads_the_output_back_from_disk(
     """If writing goes wrong after planning, the output is taken back and the fault is called ours."""
     source = build(tmp_path / "in", "sglang")
     real = execute.write_bytes
-    monkeypatch.setattr(execute, "write_bytes", lambda path, data: real(path, data.replace(*wrong)))
+    monkeypatch.setattr(
+        execute, "write_bytes", lambda path, data, **more: real(path, data.replace(*wrong), **more)
+    )
     before = snapshot(tmp_path)
     with pytest.raises(InternalError) as caught:
         api.convert(source, tmp_path / "out", to="vllm", target_arch=LLAMA)

@@ -140,8 +140,9 @@ def test_5_when_a_file_may_not_be_read(name: str, open_to_all: Path, powerless: 
 def test_70_when_our_own_check_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = execute.encode_header
 
-    def misnaming(tensors: list[Any], metadata: dict[str, str]) -> bytes:
-        return real([(name.replace("fc.weight", "fx.weight"), *rest) for name, *rest in tensors], metadata)
+    def misnaming(tensors: list[Any], metadata: dict[str, str], **more: Any) -> bytes:
+        renamed = [(name.replace("fc.weight", "fx.weight"), *rest) for name, *rest in tensors]
+        return real(renamed, metadata, **more)
 
     monkeypatch.setattr(execute, "encode_header", misnaming)
     called = call("convert", DRAFTER, tmp_path / "out", "--to", ENGINE)
@@ -177,14 +178,14 @@ def test_5_when_the_system_refuses_what_no_part_foresaw(monkeypatch: pytest.Monk
 
 SLOW_COPY = """
 import sys, time
-from ckptmorph.storage import writer
-real = writer.copy_range
+from ckptmorph.storage.copying import Copier
+real = Copier.copy
 def slow(*args):
     real(*args)
     sys.stderr.write("copying\\n")
     sys.stderr.flush()
     time.sleep(60)
-writer.copy_range = slow
+Copier.copy = slow
 """
 
 

@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 
 from ckptmorph.errors import CkptmorphError, InternalError
+from ckptmorph.schema.registry import load_registry
 from ckptmorph.storage.output import atomic_folder
 from ckptmorph.storage.writer import write_bytes
 from tests.faults.layer import HALVED, Call, Fault, Layer, watched
@@ -61,6 +62,7 @@ class Harness:
         self.repaired: dict[frozenset[tuple[str, str]], list[str]] = {}
         (root / "start").mkdir(parents=True)
         scenario.prepare(root / "start")
+        load_registry(())  # what it may write is a cache of its own
         self.fresh()
         self.written = self.base / scenario.written
         self.before = visible(self.written)

@@ -1,0 +1,1 @@
+"""Input that nobody wrote: see `make fuzz`."""
