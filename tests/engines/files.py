@@ -61,11 +61,15 @@ class File:
 
 
 def digest(folder: Path) -> str:
-    """What the files in a folder hold, in 12 letters; side-cars and readmes are left out."""
+    """What the files in a folder hold, in 12 letters; side-cars, readmes and the padding of headers are left out."""
     seen = hashlib.sha256()
     for path in sorted(folder.iterdir()):
         if path.suffix in (".safetensors", ".json") and not path.name.startswith(("ckptmorph", "manifest")):
-            seen.update(path.name.encode() + b"\0" + path.read_bytes())
+            data = path.read_bytes()
+            if path.suffix == ".safetensors":
+                end = 8 + int.from_bytes(data[:8], "little")
+                data = data[8:end].rstrip(b" ") + data[end:]
+            seen.update(path.name.encode() + b"\0" + data)
     return seen.hexdigest()[:12]
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import ckptmorph
 from ckptmorph.errors import RefusedError, UsageError
 from tests.engines.acceptance import DRAFTER, RELEASE, SCORE, TARGET, keep, observed, said, short
+from tests.engines.files import digest
 
 ALGORITHM = "eagle3"
 SIDE_CAR = "ckptmorph.json"
@@ -37,12 +38,8 @@ class Stop:
 
 
 def content(folder: Path) -> str:
-    """A digest of everything but the side-car."""
-    total = hashlib.sha256()
-    for path in sorted(folder.iterdir()):
-        if path.suffix in (".json", ".safetensors") and path.name != SIDE_CAR:
-            total.update(f"{path.name} {path.stat().st_size}\n".encode() + path.read_bytes())
-    return total.hexdigest()
+    """A digest of everything but the side-car and the padding of headers."""
+    return digest(folder)
 
 
 def layouts() -> list[str]:
@@ -117,12 +114,10 @@ def judge(out: Path, python: str, path: str = "", hops: int = 2) -> int:
     }
     keep("ways", forms)
     wrong = 0
-    for digest, same in ends.items():
-        good = said(found[digest]) == f"{SCORE:.3f}" and not found[digest]["never_loaded"]
+    for form, same in ends.items():
+        good = said(found[form]) == f"{SCORE:.3f}" and not found[form]["never_loaded"]
         wrong += 0 if good else len(same)
-        print(
-            f"{said(found[digest])} {len(same):4} ways to {digest[:12]}, the first: {' -> '.join(same[0].way)}"
-        )
+        print(f"{said(found[form])} {len(same):4} ways to {form}, the first: {' -> '.join(same[0].way)}")
     print(
         f"{sum(map(len, ends.values()))} ways, {len(ends)} different forms, {wrong} ways do not score {SCORE}"
     )
