@@ -58,7 +58,7 @@ def _prepared(kind: str) -> Path:
     elif kind == "config":
         build(place, "speculators", embed=True, **_SMALL)
     elif kind == "side-car":
-        api.convert(_prepared("config"), place, to="sglang")
+        api.convert(build(_scratch() / "before", "speculators", embed=True, **_SMALL), place, to="sglang")
     elif kind == "journal":
         build(place, "speculators", embed=True, **_SMALL)
         api.convert(place, to="sglang", in_place=True)
