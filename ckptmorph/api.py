@@ -16,8 +16,7 @@ from ckptmorph.examine import examined, own_faults
 from ckptmorph.findings import by_severity, verdict_of
 from ckptmorph.results import GraphView, Inspection, Restored, TensorView, Verification
 from ckptmorph.schema.registry import Registry, load_registry
-from ckptmorph.sources import Source, Wish, engine_release, open_source, split_release
-from ckptmorph.storage.folder import open_folder
+from ckptmorph.sources import Source, Wish, drafter_folder, engine_release, open_source, split_release
 
 # What only one verb needs is imported by that verb: most of the time of a short command goes into imports.
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ def _target_path(target: PathLike) -> Path:
 
 def _opened(drafter: PathLike, wish: Wish, schema_path: Sequence[PathLike]) -> tuple[Registry, Source]:
     registry = _registry(schema_path)
-    return registry, open_source(registry, open_folder(Path(drafter)), wish)
+    return registry, open_source(registry, drafter_folder(registry, drafter), wish)
 
 
 def _examined_for(
@@ -81,7 +80,7 @@ def _examined_for(
     """The source with a look at its numbers, what was found of its quantisation, and the engine it is judged for."""
     registry = _registry(schema_path)
     name, release = split_release(wish.to)
-    source, quantised = examined(registry, open_folder(Path(drafter)), wish, deep=deep)
+    source, quantised = examined(registry, drafter_folder(registry, drafter), wish, deep=deep)
     return registry, source, quantised, engine_release(registry, source.layout.algorithm, name, release)
 
 
@@ -312,7 +311,7 @@ def verify_all(
         facts=facts, aux_states=aux_states, aux_layers=aux_layers, assume_default=assume_default,
     )  # fmt: skip
     registry = _registry(schema_path)
-    source, quantised = examined(registry, open_folder(Path(drafter)), wish, deep=deep)
+    source, quantised = examined(registry, drafter_folder(registry, drafter), wish, deep=deep)
     return matrix(registry, source, own_faults(source, quantised, ()))
 
 
@@ -350,8 +349,8 @@ def diff(a: PathLike, b: PathLike, *, schema_path: Sequence[PathLike] = ()) -> D
     from ckptmorph.compare import compare
 
     registry = _registry(schema_path)
-    first = open_source(registry, open_folder(Path(a)), _wish("-"))
-    second = open_source(registry, open_folder(Path(b)), _wish("-"))
+    first = open_source(registry, drafter_folder(registry, a), _wish("-"))
+    second = open_source(registry, drafter_folder(registry, b), _wish("-"))
     return compare(first, second)
 
 
@@ -389,7 +388,7 @@ def graph(
         to or "-", from_=from_, target=target, target_arch=target_arch,
         facts=facts, aux_states=aux_states, aux_layers=aux_layers, assume_default=assume_default,
     )  # fmt: skip
-    source = open_source(registry, open_folder(Path(drafter)), wish) if drafter is not None else None
+    source = open_source(registry, drafter_folder(registry, drafter), wish) if drafter is not None else None
     if source is not None and to is None:
         return destinations(registry, source, wish)
     return routed(registry, source, wish)

@@ -10,8 +10,7 @@ from ckptmorph.ops.nodes import Node
 from ckptmorph.plans import OutFile
 from ckptmorph.provenance import Ancestor, unpack
 from ckptmorph.storage.folder import Folder
-
-SINGLE = "model.safetensors"
+from ckptmorph.storage.forms import SINGLE, index_of, output_file
 
 
 def out_files(folder: Folder, tensors: Mapping[str, Node], ancestor: Ancestor | None) -> tuple[OutFile, ...]:
@@ -23,29 +22,20 @@ def out_files(folder: Folder, tensors: Mapping[str, Node], ancestor: Ancestor | 
     restored = _restored(tensors, ancestor)
     if restored is not None:
         return restored
-    groups: dict[str, list[tuple[int, str]]] = {}
-    single = folder.index is None
+    groups: dict[str, list[tuple[str, int, str]]] = {}
+    metadata: dict[str, dict[str, str]] = {}
     first = next(iter(folder.headers))
     for name, node in tensors.items():
         sources = node.sources()
         info = folder.tensors[sources[0]] if sources else None
         file = info.file if info else first
-        groups.setdefault(SINGLE if single and len(folder.headers) == 1 else file, []).append(
-            (info.start if info else 1 << 62, name)
-        )
+        target = output_file(folder, file)
+        metadata.setdefault(target, dict(folder.headers[file].metadata))
+        groups.setdefault(target, []).append((file, info.start if info else 1 << 62, name))
     return tuple(
-        OutFile(
-            name=file,
-            tensors=tuple(name for _, name in sorted(items)),
-            metadata=_metadata(folder, file),
-        )
+        OutFile(name=file, tensors=tuple(name for *_, name in sorted(items)), metadata=metadata[file])
         for file, items in sorted(groups.items())
     )
-
-
-def _metadata(folder: Folder, file: str) -> dict[str, str]:
-    header = folder.headers.get(file) or next(iter(folder.headers.values()))
-    return dict(header.metadata)
 
 
 def _restored(tensors: Mapping[str, Node], ancestor: Ancestor | None) -> tuple[OutFile, ...] | None:
@@ -73,11 +63,7 @@ def index_text(files: tuple[OutFile, ...], sizes: Mapping[str, int], ancestor: A
     if len(files) == 1 and files[0].name == SINGLE:
         return None
     weight_map = {name: f.name for f in files for name in f.tensors}
-    index: dict[str, Any] = {
-        "metadata": {"total_size": sum(sizes[name] for name in weight_map)},
-        "weight_map": dict(sorted(weight_map.items())),
-    }
-    return json.dumps(index, indent=2) + "\n"
+    return index_of(weight_map, sum(sizes[name] for name in weight_map))
 
 
 def config_text(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 from ckptmorph.canonical import Drafter, Request
-from ckptmorph.detect import Detection, detect, ranked
+from ckptmorph.detect import Detection, detect, ranked, telling
 from ckptmorph.errors import CkptmorphError, InputError, RefusedError, UsageError, did_you_mean
 from ckptmorph.facts import Evidence, Known, parse_given
 from ckptmorph.findings import Finding, errors_in
@@ -18,7 +18,7 @@ from ckptmorph.reader import read_drafter
 from ckptmorph.schema.models import Layout
 from ckptmorph.schema.registry import Registry
 from ckptmorph.storage.beside import Beside
-from ckptmorph.storage.folder import Folder
+from ckptmorph.storage.folder import Folder, open_folder
 from ckptmorph.target import Target, read_target
 
 # Findings that ask something of the user; the checkpoint itself is not broken.
@@ -90,6 +90,11 @@ def split_release(text: str) -> tuple[str, str | None]:
             f"{text!r} names no release after '@'", code="bad-release", next=f"{name}@RELEASE, or just {name}"
         )
     return name, release or None
+
+
+def drafter_folder(registry: Registry, path: Path | str) -> Folder:
+    """The checkpoint at a path. Of several models in it the one that is a drafter is meant, if it is the only one."""
+    return open_folder(Path(path), prefers=partial(telling, registry))
 
 
 def open_source(registry: Registry, folder: Folder, wish: Wish) -> Source:

@@ -19,11 +19,14 @@ from ckptmorph.storage.files import (
     pread_exactly,
     source_changed,
 )
-from ckptmorph.storage.header import Header, TensorInfo, read_header
-from ckptmorph.storage.index import INDEX, assigned_tensors, refuse_missing_files, unlisted, weight_map
+from ckptmorph.storage.gather import gathered
+from ckptmorph.storage.header import Header, TensorInfo
+from ckptmorph.storage.index import INDEX, PICKLES
 from ckptmorph.storage.jsontext import load_json
 from ckptmorph.storage.links import contained, hub_blob, is_sha256
-from ckptmorph.storage.locate import CONFIG, WEIGHTS, folder_of, missing, refuse_other_kinds
+from ckptmorph.storage.locate import CONFIG, WEIGHTS, folder_of, missing, missing_config
+from ckptmorph.storage.tables import Prefers
+from ckptmorph.storage.weights import Found, check_kind, find_weights
 
 __all__ = ["Folder", "load_json", "open_folder"]
 
@@ -41,6 +44,8 @@ class Folder:
         other_files: names of the other regular files in the folder, sorted; no safetensors files and
             no symlinks that leave the folder.
         findings: what the user should know about files and tensors that are not used.
+        converted: whether the weights are in another form than safetensors. Their headers are then those that
+            safetensors files of these tensors would have.
     """
 
     path: Path
@@ -52,6 +57,7 @@ class Folder:
     index_bytes: bytes | None
     other_files: tuple[str, ...]
     findings: tuple[Finding, ...]
+    converted: bool = False
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
         """Bytes ``[start, stop)`` of the tensor ``name``, counted from its first byte; all by default.
@@ -73,6 +79,8 @@ class Folder:
             raise InternalError(
                 f"Bytes {start} to {stop} are not all in {name}.", code="bad-range", where=name
             )
+        if info.parts:
+            return gathered(info, start, stop, self.file_path)
         path = self.file_path(info.file)
         fd = open_regular(path)
         try:
@@ -103,62 +111,36 @@ class Folder:
         return blob if blob is not None and is_sha256(blob) else None
 
 
-def open_folder(path: Path) -> Folder:
-    """Open a checkpoint: a folder, or a ``.safetensors`` or ``.json`` file in it.
+def open_folder(path: Path, *, prefers: Prefers | None = None) -> Folder:
+    """Open a checkpoint: a folder, or a weight or ``.json`` file in it.
+
+    Args:
+        prefers: tells which of several models in a folder or file is meant, by the names of its tensors.
 
     Raises:
         InputError: the folder is incomplete, broken, or not in a form that is read here; the code says why.
         IOFailure: the operating system refuses.
     """
-    folder = folder_of(checked_path(path))
+    folder, given = folder_of(checked_path(path))
     with os_errors(folder, "list"):
         names = sorted(os.listdir(folder))
-    weights = [name for name in names if name.endswith(WEIGHTS) and not name.startswith(".")]
-    has_index = INDEX in names
-    refuse_other_kinds(folder, names, weights, has_index)
+    check_kind(folder, names, given)
     if CONFIG not in names:
-        raise missing(folder, "missing-config", CONFIG)
+        raise missing_config(folder, names)
     config, config_bytes = load_json(contained(folder, CONFIG))
-    index: dict[str, Any] | None = None
-    index_bytes: bytes | None = None
-    if has_index:
-        index, index_bytes = load_json(contained(folder, INDEX))
-        files = weight_map(index)
-        refuse_missing_files(folder, files)
-        headers = _read_headers(folder, sorted(set(files.values())))
-        tensors = assigned_tensors(headers, files)
-        findings = unlisted(weights, headers, files)
-    else:
-        headers = _read_headers(folder, weights)
-        tensors = _all_tensors(headers)
-        findings = []
-    others = tuple(name for name in names if _is_other(folder, name))
-    findings += _pickle_notes(others)
-    return Folder(folder, config, config_bytes, headers, tensors, index, index_bytes, others, tuple(findings))
+    found = find_weights(folder, names, given, prefers)
+    if found is None:
+        raise missing(folder, "missing-weights", "*.safetensors and no file of torch.save")
+    others = tuple(name for name in names if _is_other(folder, name, found))
+    findings = [*found.findings, *_pickle_notes(others)]
+    return Folder(
+        folder, config, config_bytes, found.headers, found.tensors, found.index, found.index_bytes, others,
+        tuple(findings), found.converted,
+    )  # fmt: skip
 
 
-def _read_headers(folder: Path, files: Sequence[str]) -> dict[str, Header]:
-    return {file: read_header(contained(folder, file)) for file in files}
-
-
-def _all_tensors(headers: dict[str, Header]) -> dict[str, TensorInfo]:
-    tensors: dict[str, TensorInfo] = {}
-    for header in headers.values():
-        for name, tensor in header.tensors.items():
-            if name in tensors:
-                raise InputError(
-                    f"{name[:200]} is in {tensors[name].file} and in {tensor.file}, and there is no index.",
-                    code="duplicate-tensor",
-                    where=name[:200],
-                    got=[tensors[name].file, tensor.file],
-                    next=f"remove the file that is not meant, or add {INDEX}",
-                )
-            tensors[name] = tensor
-    return tensors
-
-
-def _is_other(folder: Path, name: str) -> bool:
-    if name in (CONFIG, INDEX) or name.endswith(WEIGHTS):
+def _is_other(folder: Path, name: str, found: Found) -> bool:
+    if name in (CONFIG, INDEX, PICKLES.index) or name.endswith(WEIGHTS) or name in found.headers:
         return False
     try:
         return stat.S_ISREG(os.stat(contained(folder, name)).st_mode)

@@ -1,0 +1,195 @@
+"""Inputs that people really have: files of torch.save, and the folders that trainers leave behind."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ckptmorph import api
+from ckptmorph.errors import InputError
+from tests import eagle1
+from tests.builders import Tensors, build, read_folder, write_folder
+from tests.cases.helpers import (
+    LLAMA,
+    MIDLAYER_TO_LAYERS,
+    finding,
+    refuse,
+    said,
+    snapshot,
+)
+from tests.storage.torchsaved import DTYPES
+
+VLLM = {"to": "vllm", "target_arch": LLAMA}
+
+
+def as_torch(content: Tensors) -> dict[str, torch.Tensor]:
+    """The tensors of a test drafter as torch holds them."""
+    return {
+        name: torch.frombuffer(bytearray(data), dtype=DTYPES[dtype]).reshape(shape)
+        for name, (dtype, shape, data) in content.items()
+    }
+
+
+def pickled(source: Path, folder: Path, name: str = "pytorch_model.bin", **options: Any) -> Path:
+    """The drafter in ``source`` with its weights in a file of torch.save."""
+    folder.mkdir(parents=True)
+    shutil.copy(source / "config.json", folder)
+    torch.save(as_torch(read_folder(source)), folder / name, **options)
+    return folder
+
+
+def converted(source: Path, name: str = "out", **options: Any) -> tuple[Tensors, api.Report]:
+    """Tensors of a conversion to vLLM's form; the source stays as it was."""
+    before = snapshot(source)
+    report = api.convert(source, source.parent / name, **(VLLM | options))
+    assert snapshot(source) == before
+    return read_folder(source.parent / name), report
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Path:
+    """A drafter in safetensors."""
+    return build(tmp_path / "plain" / "in")
+
+
+def expected(plain: Path) -> Tensors:
+    """What conversion makes of the plain drafter."""
+    return {MIDLAYER_TO_LAYERS.get(name, name): tensor for name, tensor in read_folder(plain).items()}
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_a_pickle_is_a_source_like_any_other(tmp_path: Path, plain: Path, older: bool) -> None:
+    """Same tensors, same config, and the way back gives the same tensors in a safetensors file."""
+    source = pickled(plain, tmp_path / "in", _use_new_zipfile_serialization=not older)
+    content, report = converted(source)
+    assert content == expected(plain)
+    assert report.method == "copy_file_range"  # no detour over memory
+    same, _ = converted(plain)
+    assert same == content
+    config = (tmp_path / "out" / "config.json").read_text()
+    assert config == (plain.parent / "out" / "config.json").read_text()
+    api.convert(tmp_path / "out", tmp_path / "back", to="sglang", target_arch=LLAMA)
+    assert read_folder(tmp_path / "back") == read_folder(plain)
+    assert (tmp_path / "back" / "config.json").read_bytes() == (plain / "config.json").read_bytes()
+    assert api.diff(source, plain).same
+    assert api.inspect(source).layout == api.inspect(plain).layout
+
+
+def test_B113_tied_and_transposed_tensors_are_written_out(tmp_path: Path) -> None:
+    """Readers of safetensors need each tensor whole: two names of one storage become two copies, and it is said."""
+    plain = build(tmp_path / "plain" / "in", draft=512, embed=True, form="none")
+    content = as_torch(read_folder(plain))
+    content["lm_head.weight"] = content["embed_tokens.weight"]
+    content["fc.weight"] = content["fc.weight"].t().contiguous().t()
+    source = pickled(plain, tmp_path / "in")
+    torch.save(content, source / "pytorch_model.bin")
+    out, report = converted(source)
+    assert out["lm_head.weight"] == out["embed_tokens.weight"]
+    assert out["fc.weight"] == read_folder(plain)["fc.weight"]
+    shared = finding(report.findings, "shared-storage")
+    assert "embed_tokens.weight and lm_head.weight" in shared.message
+    assert "a copy for each" in shared.message
+
+
+def head_only(path: Path) -> None:
+    """Another model of the same training run."""
+    torch.save({"lm_head.weight": torch.zeros(8, 4), "norm.weight": torch.ones(4)}, path)
+
+
+def accelerate_state(folder: Path, config: Mapping[str, Any]) -> Path:
+    """What Accelerator.save_state leaves: models, and beside them files that are no models and never opened."""
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    for name in ("optimizer.bin", "scheduler.bin", "sampler.bin", "scaler.pt", "random_states_0.pkl"):
+        (folder / name).write_bytes(b"cos\nabort\n(tR.")
+    return folder
+
+
+def test_B115_the_drafter_in_a_training_state_is_found_by_content(tmp_path: Path) -> None:
+    """pytorch_model.bin is the head of EAGLE-1, pytorch_model_1.bin another model."""
+    plain = write_folder(tmp_path / "plain", eagle1.tensors(), eagle1.config("safeailab"))
+    source = accelerate_state(tmp_path / "in", eagle1.config("safeailab"))
+    for drafter, other in (
+        ("pytorch_model.bin", "pytorch_model_1.bin"),
+        ("pytorch_model_1.bin", "pytorch_model.bin"),
+    ):
+        torch.save(as_torch(eagle1.tensors()), source / drafter)
+        head_only(source / other)
+        seen = api.inspect(source)
+        assert seen.algorithm == "eagle"
+        assert {t.file for t in seen.tensors} == {drafter}
+        assert other in finding(seen.findings, "model-picked").message
+        out, _ = converted(source, f"out-{drafter}", to="vllm", target_arch=LLAMA)
+        same, _ = converted(plain, f"same-{drafter}", to="vllm", target_arch=LLAMA)
+        assert out == same
+
+
+def test_B115_two_drafters_in_a_training_state_are_a_question(tmp_path: Path, plain: Path) -> None:
+    """Then the user must say which: the answer lists them, and either file may be given."""
+    source = accelerate_state(tmp_path / "in", json.loads((plain / "config.json").read_text()))
+    content = as_torch(read_folder(plain))
+    torch.save(content, source / "pytorch_model.bin")
+    torch.save({name: t + 1 for name, t in content.items()}, source / "pytorch_model_1.bin")
+    error = refuse(
+        source, "vllm", InputError, "accelerate-state", "pytorch_model.bin, pytorch_model_1.bin",
+        target_arch=LLAMA,
+    )  # fmt: skip
+    assert "optimizer" not in said(error)
+    assert error.next == f"ckptmorph inspect {source / 'pytorch_model.bin'}"
+    out = tmp_path / "out"
+    api.convert(source / "pytorch_model.bin", out, **VLLM)
+    assert read_folder(out) == expected(plain)
+
+
+def test_B115_a_training_state_in_safetensors(tmp_path: Path, plain: Path) -> None:
+    """The same with safe serialization: model.safetensors and model_1.safetensors are not two shards."""
+    source = accelerate_state(tmp_path / "in", json.loads((plain / "config.json").read_text()))
+    shutil.copy(plain / "model.safetensors", source / "model_1.safetensors")
+    write_folder(tmp_path / "other", eagle1.tensors(), None)
+    other = read_folder(tmp_path / "other")
+    write_folder(source, {"lm_head.weight": other["fc.weight"]}, None)
+    out, report = converted(source)
+    assert out == expected(plain)
+    assert finding(report.findings, "model-picked").where == "model_1.safetensors"
+
+
+def test_B116_a_recipe_with_its_own_file(tmp_path: Path, plain: Path) -> None:
+    """draft_model.pt with config.json, and a side file that is not the weights."""
+    source = pickled(plain, tmp_path / "epoch_0_step_9", "draft_model.pt")
+    torch.save({"selected_token_ids": torch.arange(4), "epoch": 0}, source / "eagle3_meta.pt")
+    out, _ = converted(source)
+    assert out == expected(plain)
+
+
+def test_a_training_state_with_the_weights_under_a_key(tmp_path: Path, plain: Path) -> None:
+    """training_state.pt holds weights, counters and an optimizer's state; those of the ranks are not opened."""
+    source = pickled(plain, tmp_path / "run-step100", "training_state.pt")
+    state = {
+        "draft_state_dict": as_torch(read_folder(plain)),
+        "global_step": 100,
+        "run_id": "run",
+        "replicated_optimizer_state": {
+            "state": {0: {"exp_avg": torch.zeros(4)}},
+            "param_groups": [{"lr": 1e-4}],
+        },
+    }
+    torch.save(state, source / "training_state.pt")
+    (source / "training_state_rank0.pt").write_bytes(b"cos\nabort\n(tR.")
+    out, report = converted(source)
+    assert out == expected(plain)
+    assert "draft_state_dict" in finding(report.findings, "nested-weights").message
+    assert finding(report.findings, "pickle-not-read").where == "training_state_rank0.pt"
+
+
+def test_a_training_state_without_a_config_says_what_is_missing(tmp_path: Path, plain: Path) -> None:
+    """Trainers keep the drafter's config elsewhere."""
+    source = pickled(plain, tmp_path / "run-step100", "training_state.pt")
+    (source / "config.json").unlink()
+    error = refuse(source, "vllm", InputError, "missing-config", "training_state.pt", target_arch=LLAMA)
+    assert "copy the config.json" in (error.next or "")
