@@ -17,6 +17,7 @@ from ckptmorph.findings import by_severity, verdict_of
 from ckptmorph.results import GraphView, Inspection, Restored, TensorView, Verification
 from ckptmorph.schema.registry import Registry, load_registry
 from ckptmorph.sources import Source, Wish, drafter_folder, engine_release, open_source, split_release
+from ckptmorph.sources import wish as _wish
 
 # What only one verb needs is imported by that verb: most of the time of a short command goes into imports.
 if TYPE_CHECKING:
@@ -35,40 +36,6 @@ def _registry(schema_path: Sequence[PathLike]) -> Registry:
     return load_registry(tuple(Path(p) for p in schema_path))
 
 
-def _wish(
-    to: str,
-    *,
-    from_: str | None = None,
-    layout: str | None = None,
-    target: PathLike | None = None,
-    target_arch: str | None = None,
-    facts: Mapping[str, Any] | None = None,
-    aux_states: Iterable[int] | None = None,
-    aux_layers: Iterable[int] | None = None,
-    assume_default: bool = False,
-    accept: Iterable[str] = (),
-) -> Wish:
-    return Wish(
-        to=to,
-        from_=from_,
-        layout=layout,
-        target=None if target is None else _target_path(target),
-        target_arch=target_arch,
-        facts={name: _text(value) for name, value in (facts or {}).items()},
-        aux_states=tuple(aux_states) if aux_states is not None else None,
-        aux_layers=tuple(aux_layers) if aux_layers is not None else None,
-        assume_default=assume_default,
-        accept=tuple(accept),
-    )
-
-
-def _target_path(target: PathLike) -> Path:
-    """As a path. One that begins with a dot is no name on the Hub, which ``Path`` would forget."""
-    path = Path(target)
-    dotted = isinstance(target, str) and target.startswith("./")
-    return Path.cwd() / path if dotted and not path.exists() else path
-
-
 def _opened(drafter: PathLike, wish: Wish, schema_path: Sequence[PathLike]) -> tuple[Registry, Source]:
     registry = _registry(schema_path)
     return registry, open_source(registry, drafter_folder(registry, drafter), wish)
@@ -82,12 +49,6 @@ def _examined_for(
     name, release = split_release(wish.to)
     source, quantised = examined(registry, drafter_folder(registry, drafter), wish, deep=deep)
     return registry, source, quantised, engine_release(registry, source.layout.algorithm, name, release)
-
-
-def _text(value: Any) -> str:
-    import json
-
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def inspect(
@@ -159,6 +120,7 @@ def plan(
     aux_layers: Iterable[int] | None = None,
     assume_default: bool = False,
     accept: Iterable[str] = (),
+    max_shard_size: int | str | None = None,
     schema_path: Sequence[PathLike] = (),
 ) -> Plan:
     """Plan a conversion; nothing is written.
@@ -174,6 +136,7 @@ def plan(
         aux_states: state indices h that fc takes, in column order. ``aux_layers`` are ids as the source numbers them.
         assume_default: allow the defaults that the schemas declare as assumable; each one used is reported.
         accept: ids of losses that are accepted.
+        max_shard_size: largest weight file in bytes, or a text such as ``5GB``; the files of the source by default.
 
     Raises:
         InputError: the source is broken or no drafter.
@@ -185,6 +148,7 @@ def plan(
     wish = _wish(
         to, from_=from_, layout=layout, target=target, target_arch=target_arch, facts=facts, aux_states=aux_states,
         aux_layers=aux_layers, assume_default=assume_default, accept=accept,
+        max_shard_size=max_shard_size,
     )  # fmt: skip
     registry, source = _opened(drafter, wish, schema_path)
     return make_plan(registry, source, wish, Path(out) if out is not None else None)
@@ -204,6 +168,7 @@ def convert(
     aux_layers: Iterable[int] | None = None,
     assume_default: bool = False,
     accept: Iterable[str] = (),
+    max_shard_size: int | str | None = None,
     overwrite: bool = False,
     hash: bool = False,
     schema_path: Sequence[PathLike] = (),
@@ -226,6 +191,7 @@ def convert(
     wish = _wish(
         to, from_=from_, layout=layout, target=target, target_arch=target_arch, facts=facts, aux_states=aux_states,
         aux_layers=aux_layers, assume_default=assume_default, accept=accept,
+        max_shard_size=max_shard_size,
     )  # fmt: skip
     registry, source = _opened(drafter, wish, schema_path)
     made = make_plan(registry, source, wish, Path(out))

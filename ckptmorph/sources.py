@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 from ckptmorph.canonical import Drafter, Request
 from ckptmorph.detect import Detection, detect, ranked, telling
@@ -49,6 +51,79 @@ class Wish:
     aux_layers: tuple[int, ...] | None = None
     assume_default: bool = False
     accept: tuple[str, ...] = ()
+    max_shard_size: int | None = None
+
+
+def wish(
+    to: str,
+    *,
+    from_: str | None = None,
+    layout: str | None = None,
+    target: Path | str | None = None,
+    target_arch: str | None = None,
+    facts: Mapping[str, Any] | None = None,
+    aux_states: Iterable[int] | None = None,
+    aux_layers: Iterable[int] | None = None,
+    assume_default: bool = False,
+    accept: Iterable[str] = (),
+    max_shard_size: int | str | None = None,
+) -> Wish:
+    """What the user asks for, from the arguments of a verb."""
+    return Wish(
+        to=to,
+        from_=from_,
+        layout=layout,
+        target=None if target is None else _target_path(target),
+        target_arch=target_arch,
+        facts={name: _text(value) for name, value in (facts or {}).items()},
+        aux_states=tuple(aux_states) if aux_states is not None else None,
+        aux_layers=tuple(aux_layers) if aux_layers is not None else None,
+        assume_default=assume_default,
+        accept=tuple(accept),
+        max_shard_size=None if max_shard_size is None else byte_count(max_shard_size),
+    )
+
+
+def _target_path(target: Path | str) -> Path:
+    """As a path. One that begins with a dot is no name on the Hub, which ``Path`` would forget."""
+    path = Path(target)
+    dotted = isinstance(target, str) and target.startswith("./")
+    return Path.cwd() / path if dotted and not path.exists() else path
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def byte_count(size: int | str) -> int:
+    """A number of bytes, from a number or a text such as ``5GB``, ``500 MB`` or ``2GiB``.
+
+    Raises:
+        UsageError: ``bad-size``.
+    """
+    number, unit = str(size).strip(), ""
+    while number and not number[-1].isdigit():
+        number, unit = number[:-1], number[-1] + unit
+    factor = _UNITS.get(unit.strip().lower())
+    try:
+        count = int(float(number) * factor) if factor else 0
+    except (ValueError, OverflowError):
+        count = 0
+    if not 0 < count < 1 << 63:
+        raise UsageError(
+            f"{str(size)[:40]!r} is no size of a file",
+            code="bad-size",
+            next="write it like 5GB, 500MB or 2GiB",
+        )
+    return count
+
+
+_UNITS = {
+    "": 1,
+    "b": 1,
+    **{f"{letter}{end}": 1000**k for k, letter in enumerate("kmgt", 1) for end in ("", "b")},
+    **{f"{letter}ib": 1024**k for k, letter in enumerate("kmgt", 1)},
+}
 
 
 @dataclass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,11 @@ PICKLES = Kind("pytorch_model.bin.index.json", ".bin")
 
 # The longest file name that file systems take, in bytes.
 _MAX_FILE_NAME = 255
+# What Windows does not take in a name, and what it takes for a device whatever follows the first dot.
+_WINDOWS = (":", "<", ">", '"', "|", "?", "*")
+_DEVICES = frozenset(
+    {"con", "prn", "aux", "nul", *(f"{port}{k}" for port in ("com", "lpt") for k in range(10))}
+)
 
 
 def weight_map(index: Mapping[str, Any], kind: Kind = SAFETENSORS) -> dict[str, str]:
@@ -49,15 +54,46 @@ def weight_map(index: Mapping[str, Any], kind: Kind = SAFETENSORS) -> dict[str, 
         if not is_bare_name(file, kind.suffix):
             problem = f"{kind.index} names {file[:200]!r}, which is not the bare name of a {kind.suffix} file"
             raise _bad(kind, "bad-shard-name", problem, got=file[:200])
+    check_names(set(found.values()))
     return dict(found)
 
 
+def check_names(files: Iterable[str], suffix: str | None = None) -> None:
+    """Refuse names of weight files that an output could not have on every file system.
+
+    Args:
+        suffix: also refuse what is no bare name with that end.
+
+    Raises:
+        InputError: ``bad-shard-name``, or ``names-differ-in-case``.
+    """
+    seen: dict[str, str] = {}
+    for file in sorted(files):
+        if suffix is not None and not is_bare_name(file, suffix):
+            raise InputError(
+                f"{file[:200]!r} cannot be the name of a file on every system.",
+                code="bad-shard-name",
+                where=file[:200],
+                next="rename the file",
+            )
+        other = seen.setdefault(file.casefold(), file)
+        if other != file:
+            raise InputError(
+                f"{other} and {file} differ only in case; on many file systems they are one file.",
+                code="names-differ-in-case",
+                where=file,
+                got=[other, file],
+                next="rename one of them, also in the index if there is one",
+            )
+
+
 def is_bare_name(file: str, suffix: str = SAFETENSORS.suffix) -> bool:
-    """Whether a text is a bare name with that end: no separator, no way out of the folder."""
+    """Whether a text is a bare name with that end, on any system: no separator, no way out, no name of a device."""
     # isprintable also keeps out NUL, line ends and lone surrogates.
     return (
         file.endswith(suffix)
-        and not any(part in file for part in ("/", "\\", "..", ":"))
+        and not any(part in file for part in ("/", "\\", "..", *_WINDOWS))
+        and file.partition(".")[0].rstrip(" ").lower() not in _DEVICES
         and file.isprintable()
         and len(file.encode("utf-8")) <= _MAX_FILE_NAME
     )
@@ -67,6 +103,8 @@ def refuse_missing_files(folder: Path, files: Mapping[str, str], kind: Kind = SA
     """Raise ``missing-shards`` naming every file of the weight map that the folder lacks (B108)."""
     missing = [file for file in sorted(set(files.values())) if not os.path.exists(folder / file)]
     if missing:
+        by_case = {path.name.casefold(): path.name for path in folder.glob("*")}
+        near = [by_case[file.casefold()] for file in missing if file.casefold() in by_case]
         problem = f"{kind.index} names files that are not in {folder}: {', '.join(missing)}"
         raise _bad(
             kind,
@@ -74,7 +112,9 @@ def refuse_missing_files(folder: Path, files: Mapping[str, str], kind: Kind = SA
             problem,
             expected=sorted(set(files.values())),
             got=sorted(path.name for path in folder.glob(f"*{kind.suffix}")),
-            hint="the download was probably interrupted",
+            hint=f"{near[0]} is there, which differs in case"
+            if near
+            else "the download was probably interrupted",
             next="download the missing files",
         )
 

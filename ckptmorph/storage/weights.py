@@ -17,6 +17,7 @@ from ckptmorph.storage.index import (
     SAFETENSORS,
     Kind,
     assigned_tensors,
+    check_names,
     refuse_missing_files,
     unlisted,
     weight_map,
@@ -93,6 +94,7 @@ def find_weights(
 
 
 def _plain(folder: Path, files: Sequence[str]) -> Found:
+    check_names(files, WEIGHTS)
     headers = {file: read_header(contained(folder, file)) for file in files}
     tensors: dict[str, TensorInfo] = {}
     for header in headers.values():

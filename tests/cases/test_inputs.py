@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 from collections.abc import Mapping
@@ -10,11 +11,12 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from ckptmorph import api
-from ckptmorph.errors import InputError
+from ckptmorph.errors import InputError, UsageError
 from tests import eagle1
-from tests.builders import Tensors, build, read_folder, write_folder
+from tests.builders import Tensors, build, read_folder, read_safetensors, write_folder
 from tests.cases.helpers import (
     LLAMA,
     MIDLAYER_TO_LAYERS,
@@ -193,3 +195,84 @@ def test_a_training_state_without_a_config_says_what_is_missing(tmp_path: Path, 
     (source / "config.json").unlink()
     error = refuse(source, "vllm", InputError, "missing-config", "training_state.pt", target_arch=LLAMA)
     assert "copy the config.json" in (error.next or "")
+
+
+def shards(folder: Path) -> dict[str, list[str]]:
+    """The tensors of each weight file, in the order of their data."""
+    return {path.name: list(read_safetensors(path)) for path in sorted(folder.glob("*.safetensors"))}
+
+
+@pytest.mark.parametrize("size", ["20KB", 20_000, "0.02 MB", "19.5kib"])
+def test_an_output_in_files_of_a_size(tmp_path: Path, plain: Path, size: int | str) -> None:
+    """As the library and the engines expect shards: numbered, with an index, no larger than asked for."""
+    out, report = converted(plain, "cut", max_shard_size=size)
+    folder = plain.parent / "cut"
+    assert out == expected(plain)
+    files = shards(folder)
+    count = len(files)
+    assert count > 3
+    assert list(files) == [f"model-{k:05}-of-{count:05}.safetensors" for k in range(1, count + 1)]
+    assert [file.name for file in report.files] == list(files)
+    index = json.loads((folder / "model.safetensors.index.json").read_text())
+    assert index["weight_map"] == {name: file for file, names in files.items() for name in names}
+    assert index["metadata"]["total_size"] == sum(len(data) for _, _, data in out.values())
+    for file, names in files.items():
+        size_of = sum(len(out[name][2]) for name in names)
+        assert size_of <= 20_000 or len(names) == 1
+        assert load_file(folder / file).keys() == set(names)
+    for (_, names), (_, following) in itertools.pairwise(files.items()):
+        held = sum(len(out[name][2]) for name in names)
+        assert held + len(out[following[0]][2]) > 19_968, "the next tensor would have had room"
+    # Other files, the same drafter, and the way back gives the form that it had.
+    assert api.verify(folder, engine="vllm", target_arch=LLAMA).verdict != "fail"
+    api.convert(folder, tmp_path / "back", to="sglang", target_arch=LLAMA)
+    assert (tmp_path / "back" / "model.safetensors").read_bytes() == (
+        plain / "model.safetensors"
+    ).read_bytes()
+
+
+def test_shards_can_be_joined_and_cut_anew(tmp_path: Path) -> None:
+    """A size beyond all files gives one; and it can be said for the same layout, too."""
+    source = build(tmp_path / "in", shards=3)
+    report = api.convert(source, tmp_path / "one", to="sglang", target_arch=LLAMA, max_shard_size="1GB")
+    assert [file.name for file in report.files] == ["model.safetensors"]
+    assert not (tmp_path / "one" / "model.safetensors.index.json").exists()
+    assert read_folder(tmp_path / "one") == read_folder(source)
+    report = api.convert(
+        tmp_path / "one", tmp_path / "each", to="sglang", target_arch=LLAMA, max_shard_size=1
+    )
+    assert all(len(file.tensors) == 1 for file in report.files)
+    assert len(report.files) == len(read_folder(source))
+    assert read_folder(tmp_path / "each") == read_folder(source)
+    plan = api.plan(source, to="sglang", target_arch=LLAMA)
+    assert [file.name for file in plan.files] == sorted(path.name for path in source.glob("*.safetensors"))
+
+
+def test_shards_of_torch_save_become_shards(tmp_path: Path, plain: Path) -> None:
+    """pytorch_model-00001-of-00002.bin becomes model-00001-of-00002.safetensors, with an index."""
+    content = as_torch(read_folder(plain))
+    source = tmp_path / "in"
+    source.mkdir()
+    shutil.copy(plain / "config.json", source)
+    names = sorted(content)
+    held = {f"pytorch_model-0000{k + 1}-of-00002.bin": names[k::2] for k in range(2)}
+    for file, some in held.items():
+        torch.save({name: content[name] for name in some}, source / file)
+    weight_map = {name: file for file, some in held.items() for name in some}
+    (source / "pytorch_model.bin.index.json").write_text(
+        json.dumps({"metadata": {}, "weight_map": weight_map})
+    )
+    out, report = converted(source)
+    assert out == expected(plain)
+    assert [file.name for file in report.files] == [f"model-0000{k}-of-00002.safetensors" for k in (1, 2)]
+    index = json.loads((tmp_path / "out" / "model.safetensors.index.json").read_text())
+    assert set(index["weight_map"].values()) == {file.name for file in report.files}
+    api.convert(tmp_path / "out", tmp_path / "back", to="sglang", target_arch=LLAMA)
+    assert read_folder(tmp_path / "back") == read_folder(plain)
+
+
+@pytest.mark.parametrize("size", ["0", "-5GB", "5XB", "GB", "", "1e999", "nan", 0, "5 G B", "inf"])
+def test_sizes_that_are_none(plain: Path, size: int | str) -> None:
+    with pytest.raises(UsageError) as caught:
+        api.plan(plain, **VLLM, max_shard_size=size)
+    assert caught.value.code == "bad-size"
