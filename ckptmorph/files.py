@@ -34,10 +34,11 @@ def out_files(
     for name, node in tensors.items():
         sources = node.sources()
         info = folder.tensors[sources[0]] if sources else None
-        file = info.file if info else first
+        file = info.file if info and info.file in folder.headers else first
         target = output_file(folder, file)
         metadata.setdefault(target, dict(folder.headers[file].metadata))
-        groups.setdefault(target, []).append((file, info.start if info else 1 << 62, name))
+        at = info.start if info and info.file == file else 1 << 62
+        groups.setdefault(target, []).append((file, at, name))
     files = tuple(
         OutFile(name=file, tensors=tuple(name for *_, name in sorted(items)), metadata=metadata[file])
         for file, items in sorted(groups.items())

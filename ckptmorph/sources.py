@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from ckptmorph.provenance import Ancestor, SideCar, ancestor_of, find_ancestor, 
 from ckptmorph.reader import read_drafter
 from ckptmorph.schema.models import Layout
 from ckptmorph.schema.registry import Registry
+from ckptmorph.side_maps import inner_folders, with_side_maps
 from ckptmorph.storage.beside import Beside
 from ckptmorph.storage.folder import Folder, open_folder
 from ckptmorph.target import Target, read_target
@@ -169,7 +170,7 @@ def split_release(text: str) -> tuple[str, str | None]:
 
 def drafter_folder(registry: Registry, path: Path | str) -> Folder:
     """The checkpoint at a path. Of several models in it the one that is a drafter is meant, if it is the only one."""
-    return open_folder(Path(path), prefers=partial(telling, registry))
+    return open_folder(Path(path), prefers=partial(telling, registry), inner=inner_folders(registry))
 
 
 def open_source(registry: Registry, folder: Folder, wish: Wish) -> Source:
@@ -196,8 +197,11 @@ def open_source(registry: Registry, folder: Folder, wish: Wish) -> Source:
     elif car is not None and car.engine and car.release and car.layout == layout.layout:
         releases[car.engine] = car.release
     request = _request(registry, layout, wish, car, releases)
+    folder, form, beside = with_side_maps(registry, folder, layout)
+    if form is not None and request.map_form is None:
+        request = replace(request, map_form=form)
     drafter = read_drafter(registry, layout, folder.tensors, folder.config, folder.read, request)
-    drafter.findings = [*folder.findings, *notes, *drafter.findings]
+    drafter.findings = [*folder.findings, *notes, *beside, *drafter.findings]
     return Source(folder, layout, detection, car, request, drafter, name, release)
 
 

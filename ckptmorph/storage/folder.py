@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from ckptmorph.storage.jsontext import load_json
 from ckptmorph.storage.links import contained, hub_blob, is_sha256
 from ckptmorph.storage.locate import CONFIG, WEIGHTS, folder_of, missing, missing_config
 from ckptmorph.storage.tables import Prefers
-from ckptmorph.storage.weights import Found, check_kind, find_weights
+from ckptmorph.storage.weights import Found, check_kind, find_weights, has_weights
 
 __all__ = ["Folder", "load_json", "open_folder"]
 
@@ -46,6 +46,7 @@ class Folder:
         findings: what the user should know about files and tensors that are not used.
         converted: whether the weights are in another form than safetensors. Their headers are then those that
             safetensors files of these tensors would have.
+        side: headers of files beside the weights, some of whose tensors are used; not among ``headers``.
     """
 
     path: Path
@@ -58,6 +59,7 @@ class Folder:
     other_files: tuple[str, ...]
     findings: tuple[Finding, ...]
     converted: bool = False
+    side: dict[str, Header] = field(default_factory=dict)
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
         """Bytes ``[start, stop)`` of the tensor ``name``, counted from its first byte; all by default.
@@ -84,7 +86,7 @@ class Folder:
         path = self.file_path(info.file)
         fd = open_regular(path)
         try:
-            if os.fstat(fd).st_size != self.headers[info.file].file_size:
+            if os.fstat(fd).st_size != (self.headers.get(info.file) or self.side[info.file]).file_size:
                 raise source_changed(path)
             return pread_exactly(fd, info.start + start, info.start + stop, path)
         finally:
@@ -100,7 +102,8 @@ class Folder:
             raise InputError(
                 f"{file!r} is not the bare name of a file.", code="unknown-file", where=str(self.path)
             )
-        return contained(self.path, file)
+        # A file beside the weights may lie in the trainer's folder around this one.
+        return contained(self.side[file].path.parent if file in self.side else self.path, file)
 
     def blob_sha256(self, file: str) -> str | None:
         """The sha256 that a Hub cache keeps ``file`` under, when it is a symlink into its blobs.
@@ -111,19 +114,28 @@ class Folder:
         return blob if blob is not None and is_sha256(blob) else None
 
 
-def open_folder(path: Path, *, prefers: Prefers | None = None) -> Folder:
+def open_folder(path: Path, *, prefers: Prefers | None = None, inner: Sequence[str] = ()) -> Folder:
     """Open a checkpoint: a folder, or a weight or ``.json`` file in it.
 
     Args:
         prefers: tells which of several models in a folder or file is meant, by the names of its tensors.
+        inner: paths of folders that may be meant when the folder itself has neither config nor weights.
 
     Raises:
         InputError: the folder is incomplete, broken, or not in a form that is read here; the code says why.
         IOFailure: the operating system refuses.
     """
     folder, given = folder_of(checked_path(path))
-    with os_errors(folder, "list"):
-        names = sorted(os.listdir(folder))
+    names = _listed(folder)
+    within: list[Finding] = []
+    if CONFIG not in names and not has_weights(names):
+        for name in inner:
+            if (folder / name / CONFIG).is_file():
+                text = f"{folder} is the folder of a trainer; the drafter is in {name}."
+                within = [note("inner-folder", text, where=name)]
+                folder = folder / name
+                names = _listed(folder)
+                break
     check_kind(folder, names, given)
     if CONFIG not in names:
         raise missing_config(folder, names)
@@ -132,11 +144,16 @@ def open_folder(path: Path, *, prefers: Prefers | None = None) -> Folder:
     if found is None:
         raise missing(folder, "missing-weights", "*.safetensors and no file of torch.save")
     others = tuple(name for name in names if _is_other(folder, name, found))
-    findings = [*found.findings, *_pickle_notes(others)]
+    findings = [*within, *found.findings, *_pickle_notes(others)]
     return Folder(
         folder, config, config_bytes, found.headers, found.tensors, found.index, found.index_bytes, others,
         tuple(findings), found.converted,
     )  # fmt: skip
+
+
+def _listed(folder: Path) -> list[str]:
+    with os_errors(folder, "list"):
+        return sorted(os.listdir(folder))
 
 
 def _is_other(folder: Path, name: str, found: Found) -> bool:

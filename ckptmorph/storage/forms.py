@@ -31,6 +31,8 @@ def as_safetensors(folder: Folder) -> tuple[dict[str, bytes], str | None]:
         return raw, folder.index_bytes.decode("utf-8") if folder.index_bytes else None
     files: dict[str, list[str]] = {}
     for name, info in folder.tensors.items():
+        if info.file in folder.side:
+            continue
         files.setdefault(output_file(folder, info.file), []).append(name)
     raw = {}
     for file, names in sorted(files.items()):
@@ -40,7 +42,7 @@ def as_safetensors(folder: Folder) -> tuple[dict[str, bytes], str | None]:
         return raw, None
     return raw, index_of(
         {name: file for file, names in files.items() for name in names},
-        sum(info.nbytes for info in folder.tensors.values()),
+        sum(folder.tensors[name].nbytes for names in files.values() for name in names),
     )
 
 

@@ -12,6 +12,7 @@ from ckptmorph.storage.archive import Archive, read_archive
 from ckptmorph.storage.entries import TensorInfo, check_name, refusal
 from ckptmorph.storage.files import open_regular, pread_exactly
 from ckptmorph.storage.header import Header, encode_header
+from ckptmorph.storage.pickles import Made
 from ckptmorph.storage.prefix import PREFIX, something_else
 from ckptmorph.storage.tables import Table
 from ckptmorph.storage.views import NAMES, is_tensor, tables, tensor_at
@@ -24,6 +25,26 @@ def pickle_tables(path: Path) -> list[Table]:
         InputError: ``unsafe-pickle`` and the other codes of ``archive.read_archive``, or what the file is instead.
         IOFailure: the file cannot be read.
     """
+    archive, size = _opened(path)
+    found = tables(archive.value)
+    return [_table(path, key, held, archive, size) for key, held in found.items()]
+
+
+def side_tensors(path: Path, wanted: Mapping[str, str]) -> list[TensorInfo]:
+    """Single tensors of a file of torch.save under the names they shall have: name to key in the saved dict.
+
+    An empty key means the saved value itself. What is not there or no tensor is left out. Raises as `pickle_tables`.
+    """
+    archive, size = _opened(path)
+    found = []
+    for name, key in wanted.items():
+        value = archive.value.get(key) if key and isinstance(archive.value, dict) else archive.value
+        if isinstance(value, Made) and is_tensor(value):
+            found.append(tensor_at(name, value, archive, path.name, size))
+    return found
+
+
+def _opened(path: Path) -> tuple[Archive, int]:
     fd = open_regular(path)
     try:
         size = os.fstat(fd).st_size
@@ -32,11 +53,9 @@ def pickle_tables(path: Path) -> list[Table]:
         other = something_else(pread_exactly(fd, 0, min(size, PREFIX), path), path.name, pickles=False)
         if other is not None:
             raise other
-        archive = read_archive(fd, path, NAMES)
+        return read_archive(fd, path, NAMES), size
     finally:
         os.close(fd)
-    found = tables(archive.value)
-    return [_table(path, key, held, archive, size) for key, held in found.items()]
 
 
 def _table(path: Path, key: str, held: Mapping[str, Any], archive: Archive, size: int) -> Table:

@@ -60,6 +60,11 @@ def safetensors(names: Sequence[str]) -> list[str]:
     return [name for name in names if name.endswith(WEIGHTS) and not name.startswith(".")]
 
 
+def has_weights(names: Sequence[str]) -> bool:
+    """Whether there is something among the names that could be weights."""
+    return bool(safetensors(names) or recognise.weight_pickles(names) or DCP_LIST in names)
+
+
 def find_weights(
     folder: Path, names: Sequence[str], given: str | None, prefers: Prefers | None
 ) -> Found | None:

@@ -281,12 +281,12 @@ def test_B118_B124_code_in_a_container_is_not_run(
     assert {"deepspeed-state": "zero_to_fp32.py"}.get(code, "the weights alone") in (error.next or "")
 
 
-def test_B116_the_inner_folder_of_a_recipe_is_pointed_at(tmp_path: Path) -> None:
-    """The outer folder holds no model in a form we read, but a subfolder does."""
-    outer = tmp_path / "epoch_1_step_100"
-    inner = build(outer / "model")
+def test_B116_an_inner_folder_of_another_name_is_pointed_at(tmp_path: Path) -> None:
+    """The outer folder holds no model, but a subfolder does; which of them is meant is for the user to say."""
+    outer = tmp_path / "run"
+    inner = build(outer / "checkpoint-100")
     error = refuse(outer, "vllm", InputError, "missing-config", "config.json", target_arch=LLAMA)
-    assert "model" in (error.hint or "") and "model" in (error.next or "")
+    assert "checkpoint-100" in (error.hint or "") and "checkpoint-100" in (error.next or "")
     out, _ = convert(inner, "vllm", target_arch=LLAMA)
     moved(inner, out, MIDLAYER_TO_LAYERS)
 

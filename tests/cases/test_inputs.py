@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from ckptmorph import api
 from ckptmorph.errors import InputError, UsageError
@@ -25,6 +25,7 @@ from tests.cases.helpers import (
     said,
     snapshot,
 )
+from tests.cases.test_files import hostile
 from tests.storage.torchsaved import DTYPES
 
 VLLM = {"to": "vllm", "target_arch": LLAMA}
@@ -161,12 +162,113 @@ def test_B115_a_training_state_in_safetensors(tmp_path: Path, plain: Path) -> No
     assert finding(report.findings, "model-picked").where == "model_1.safetensors"
 
 
-def test_B116_a_recipe_with_its_own_file(tmp_path: Path, plain: Path) -> None:
-    """draft_model.pt with config.json, and a side file that is not the weights."""
-    source = pickled(plain, tmp_path / "epoch_0_step_9", "draft_model.pt")
-    torch.save({"selected_token_ids": torch.arange(4), "epoch": 0}, source / "eagle3_meta.pt")
-    out, _ = converted(source)
+def recipe_meta(path: Path, plain: Path, *, mask: bool = True) -> None:
+    """What a recipe keeps beside its draft: counters, and the vocabulary map as ids."""
+    ids = as_torch(read_folder(plain))["d2t"] + torch.arange(128)
+    chosen = torch.zeros(512, dtype=torch.bool)
+    chosen[ids] = True
+    meta = {"global_step": 9, "epoch": 0, "selected_token_ids": ids}
+    torch.save(meta | ({"selected_token_mask": chosen} if mask else {}), path)
+
+
+def but_for_a_mask(content: Tensors, wanted: Tensors) -> bool:
+    """Whether tensors are the wanted ones; a mask, which nobody needs beside a map, may be left out."""
+    return content == wanted or content == {name: t for name, t in wanted.items() if name != "t2d"}
+
+
+def without_map(plain: Path, folder: Path) -> dict[str, torch.Tensor]:
+    """The drafter's tensors but for map and mask; its config goes into the folder."""
+    folder.mkdir(parents=True)
+    shutil.copy(plain / "config.json", folder)
+    return {name: t for name, t in as_torch(read_folder(plain)).items() if name not in ("d2t", "t2d")}
+
+
+@pytest.mark.parametrize("name", ["eagle_meta.pt", "eagle3_meta.pt"])
+@pytest.mark.parametrize("mask", [True, False])
+def test_B023_B116_a_recipe_with_its_own_file(tmp_path: Path, plain: Path, name: str, mask: bool) -> None:
+    """draft_model.pt with config.json, and the map in the side file: as ids there, as offsets in the output."""
+    source = tmp_path / "epoch_0_step_9"
+    torch.save(without_map(plain, source), source / "draft_model.pt")
+    recipe_meta(source / name, plain, mask=mask)
+    out, report = converted(source)
+    assert but_for_a_mask(out, expected(plain))
+    assert finding(report.findings, "map-beside").where == name
+    assert [t.file for t in api.inspect(source).tensors if t.name == "d2t"] == [name]
+    api.convert(tmp_path / "out", tmp_path / "back", to="sglang", target_arch=LLAMA)
+    assert but_for_a_mask(read_folder(tmp_path / "back"), read_folder(plain))
+
+
+@pytest.mark.parametrize("inner", ["model", "model/consolidated"])
+@pytest.mark.parametrize("entry", ["outer", "inner"])
+def test_B116_both_entries_of_a_recipe(tmp_path: Path, plain: Path, inner: str, entry: str) -> None:
+    """epoch_0_step_9 and its inner folder are the same drafter, and the map is found from either."""
+    outer = tmp_path / "epoch_0_step_9"
+    save_file(without_map(plain, outer / inner), outer / inner / "model.safetensors")
+    recipe_meta(outer / "eagle_meta.pt", plain)
+    for name in ("optim", "rng"):
+        (outer / name).mkdir()
+    source = outer if entry == "outer" else outer / inner
+    before = snapshot(outer)
+    report = api.convert(source, tmp_path / "out", **VLLM)
+    assert read_folder(tmp_path / "out") == expected(plain)
+    assert ("inner-folder" in {f.code for f in report.findings}) == (entry == "outer")
+    assert report.source.path == str(outer / inner)
+    assert snapshot(outer) == before
+    with pytest.raises(UsageError) as caught:
+        api.convert(source, source, **VLLM, overwrite=True)
+    assert caught.value.code == "output-overlaps-source"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("vocab_mapping.pt", lambda d2t, t2d: {"d2t": d2t, "t2d": t2d}),
+        ("vocab_mapping.pt", lambda d2t, t2d: {"d2t": d2t}),
+        ("d2t.pt", lambda d2t, t2d: d2t),
+        ("speculative_token_map.pt", lambda d2t, t2d: d2t + torch.arange(128)),
+    ],
+)
+def test_B023_other_files_with_a_map(tmp_path: Path, plain: Path, name: str, value: Any) -> None:
+    """A dict of both, a bare tensor of offsets, a bare tensor of ids."""
+    source = tmp_path / "in"
+    save_file(without_map(plain, source), source / "model.safetensors")
+    content = as_torch(read_folder(plain))
+    torch.save(value(content["d2t"], content["t2d"]), source / name)
+    out, report = converted(source)
+    assert but_for_a_mask(out, expected(plain))
+    assert finding(report.findings, "map-beside").where == name
+
+
+def test_B023_a_map_beside_weights_that_have_one_is_not_opened(tmp_path: Path, plain: Path) -> None:
+    """The weights' own map counts; the other file could hold anything."""
+    (plain / "eagle_meta.pt").write_bytes(b"cos\nabort\n(tR.")
+    out, report = converted(plain)
     assert out == expected(plain)
+    assert finding(report.findings, "pickle-not-read").where == "eagle_meta.pt"
+
+
+def test_B023_a_map_that_does_not_fit_is_refused(tmp_path: Path, plain: Path) -> None:
+    """Ids of another vocabulary, and fewer than the head has rows."""
+    source = tmp_path / "in"
+    save_file(without_map(plain, source), source / "model.safetensors")
+    torch.save({"selected_token_ids": torch.arange(128) * 5}, source / "eagle_meta.pt")
+    refuse(source, "vllm", InputError, "d2t-invalid", "d2t", target_arch=LLAMA)
+    torch.save({"selected_token_ids": torch.arange(100)}, source / "eagle_meta.pt")
+    with pytest.raises(InputError):
+        api.plan(source, **VLLM)
+    torch.save({"epoch": 3}, source / "eagle_meta.pt")
+    refuse(source, "vllm", InputError, "no-vocabulary-map", target_arch=LLAMA)
+
+
+@pytest.mark.parametrize("name", ["eagle3_meta.pt", "d2t.pt", "vocab_mapping.pt"])
+def test_B124_code_in_a_side_file_is_not_run(tmp_path: Path, plain: Path, name: str) -> None:
+    """It is opened, because the map is missing, and refused."""
+    source = tmp_path / "in"
+    save_file(without_map(plain, source), source / "model.safetensors")
+    marker = tmp_path / "executed"
+    hostile(source / name, marker)
+    refuse(source, "vllm", InputError, "unsafe-pickle", name, "mkdir", target_arch=LLAMA)
+    assert not marker.exists()
 
 
 def test_a_training_state_with_the_weights_under_a_key(tmp_path: Path, plain: Path) -> None:
