@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -144,7 +144,11 @@ def open_folder(path: Path, *, prefers: Prefers | None = None, inner: Sequence[s
     if found is None:
         raise missing(folder, "missing-weights", "*.safetensors and no file of torch.save")
     others = tuple(name for name in names if _is_other(folder, name, found))
-    findings = [*within, *found.findings, *_pickle_notes(others)]
+    findings = [
+        *within,
+        *found.findings,
+        *_pickle_notes(name for name in others if name not in found.looked_at),
+    ]
     return Folder(
         folder, config, config_bytes, found.headers, found.tensors, found.index, found.index_bytes, others,
         tuple(findings), found.converted,
@@ -165,7 +169,7 @@ def _is_other(folder: Path, name: str, found: Found) -> bool:
         return False
 
 
-def _pickle_notes(names: Sequence[str]) -> list[Finding]:
+def _pickle_notes(names: Iterable[str]) -> list[Finding]:
     return [
         note("pickle-not-read", f"{name} is a pickle, which can run code; it was not opened.", where=name)
         for name in names

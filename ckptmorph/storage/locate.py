@@ -101,7 +101,9 @@ def missing(folder: Path, code: str, what: str) -> InputError:
 def missing_config(folder: Path, names: Iterable[str]) -> InputError:
     """The error for a folder without a config; where weights are, the config of their trainer is what is missing."""
     weights = [
-        name for name in names if name.endswith((WEIGHTS, ".distcp")) or recognise.weight_pickles([name])
+        name
+        for name in names
+        if name.endswith((WEIGHTS, ".distcp", ".metadata")) or recognise.weight_pickles([name])
     ]
     error = missing(folder, "missing-config", CONFIG)
     if weights and error.hint is None:

@@ -48,8 +48,12 @@ def refuse_other_kinds(folder: Path, names: Sequence[str]) -> None:
     Raises:
         InputError: ``deepspeed-state``, ``gguf-weights`` or ``dcp-incomplete``.
     """
-    if _matching(names, "zero_to_fp32.py", "global_step*", "*_optim_states.pt", "mp_rank_*_model_states.pt"):
-        step = "python zero_to_fp32.py . OUTPUT --safe_serialization, the consolidation script of DeepSpeed"
+    sharded = _matching(names, "zero_to_fp32.py", "global_step*", "*_optim_states.pt", "*_model_states.pt")
+    if sharded and not weight_pickles(
+        names
+    ):  # beside it there may be weights that were gathered while saving
+        step = "python zero_to_fp32.py . OUTPUT --safe_serialization, in that folder (it is DeepSpeed's own script); "
+        step += "then copy the drafter's config.json into OUTPUT"
         raise _recognised(folder, "deepspeed-state", "a sharded training state of DeepSpeed", step)
     gguf = _matching(names, "*.gguf")
     if gguf:
@@ -90,12 +94,13 @@ def is_pickle(name: str) -> bool:
 
 
 def checkpoints_below(folder: Path) -> list[str]:
-    """Names of the subfolders that look like a checkpoint (they hold a config.json)."""
+    """Names of the subfolders that look like a checkpoint: they hold a config.json, or a distributed checkpoint."""
     found = []
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in islice(entries, _MAX_SUBFOLDERS):
             with suppress(OSError):
-                if os.path.isfile(os.path.join(entry.path, "config.json")):
+                marks = (os.path.join(entry.path, mark) for mark in ("config.json", ".metadata"))
+                if not is_extra(entry.name) and any(map(os.path.isfile, marks)):
                     found.append(entry.name)
     return sorted(found)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ DCP_LIST = ".metadata"
 
 @dataclass(frozen=True)
 class Found:
-    """The weights of a folder; see `Folder` for what the parts are."""
+    """The weights of a folder; see `Folder` for what the parts are. ``looked_at``: files opened for the choice."""
 
     headers: dict[str, Header]
     tensors: dict[str, TensorInfo]
@@ -40,6 +40,7 @@ class Found:
     index: dict[str, Any] | None = None
     index_bytes: bytes | None = None
     converted: bool = False
+    looked_at: tuple[str, ...] = ()
 
 
 def check_kind(folder: Path, names: Sequence[str], given: str | None) -> None:
@@ -150,7 +151,8 @@ def _of_tables(folder: Path, files: Sequence[str], prefers: Prefers | None) -> F
     """The one set of tensors that is meant in files of torch.save. One that cannot be read stops the choice."""
     tables = [table for file in files for table in _in_file(folder, file)]
     code = "several-models" if len(files) == 1 else "accelerate-state"
-    return _opened(chosen(tables, prefers, folder, code, recognise.describe(folder, files)), tables)
+    found = _opened(chosen(tables, prefers, folder, code, recognise.describe(folder, files)), tables)
+    return replace(found, looked_at=tuple(files))
 
 
 def _in_file(folder: Path, file: str) -> list[Table]:

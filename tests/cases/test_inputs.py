@@ -28,6 +28,7 @@ from tests.cases.helpers import (
 from tests.cases.test_files import hostile
 from tests.storage.torchsaved import DTYPES
 
+ABORTS = b"cos\nabort\n(tR."  # a pickle that ends the process that loads it
 VLLM = {"to": "vllm", "target_arch": LLAMA}
 
 
@@ -110,7 +111,7 @@ def accelerate_state(folder: Path, config: Mapping[str, Any]) -> Path:
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config))
     for name in ("optimizer.bin", "scheduler.bin", "sampler.bin", "scaler.pt", "random_states_0.pkl"):
-        (folder / name).write_bytes(b"cos\nabort\n(tR.")
+        (folder / name).write_bytes(ABORTS)
     return folder
 
 
@@ -128,6 +129,8 @@ def test_B115_the_drafter_in_a_training_state_is_found_by_content(tmp_path: Path
         assert seen.algorithm == "eagle"
         assert {t.file for t in seen.tensors} == {drafter}
         assert other in finding(seen.findings, "model-picked").message
+        closed = {f.where for f in seen.findings if f.code == "pickle-not-read"}
+        assert closed == {"optimizer.bin", "scheduler.bin", "sampler.bin", "scaler.pt", "random_states_0.pkl"}
         out, _ = converted(source, f"out-{drafter}", to="vllm", target_arch=LLAMA)
         same, _ = converted(plain, f"same-{drafter}", to="vllm", target_arch=LLAMA)
         assert out == same
@@ -241,7 +244,7 @@ def test_B023_other_files_with_a_map(tmp_path: Path, plain: Path, name: str, val
 
 def test_B023_a_map_beside_weights_that_have_one_is_not_opened(tmp_path: Path, plain: Path) -> None:
     """The weights' own map counts; the other file could hold anything."""
-    (plain / "eagle_meta.pt").write_bytes(b"cos\nabort\n(tR.")
+    (plain / "eagle_meta.pt").write_bytes(ABORTS)
     out, report = converted(plain)
     assert out == expected(plain)
     assert finding(report.findings, "pickle-not-read").where == "eagle_meta.pt"
@@ -284,7 +287,7 @@ def test_a_training_state_with_the_weights_under_a_key(tmp_path: Path, plain: Pa
         },
     }
     torch.save(state, source / "training_state.pt")
-    (source / "training_state_rank0.pt").write_bytes(b"cos\nabort\n(tR.")
+    (source / "training_state_rank0.pt").write_bytes(ABORTS)
     out, report = converted(source)
     assert out == expected(plain)
     assert "draft_state_dict" in finding(report.findings, "nested-weights").message
@@ -378,3 +381,50 @@ def test_sizes_that_are_none(plain: Path, size: int | str) -> None:
     with pytest.raises(UsageError) as caught:
         api.plan(plain, **VLLM, max_shard_size=size)
     assert caught.value.code == "bad-size"
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["zero_to_fp32.py", "latest", "global_step100/"],
+        ["mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_optim_states.pt"],
+        ["zero_pp_rank_0_mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_optim_states.pt"],
+        ["bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt", "latest"],
+    ],
+    ids=range(4),
+)
+def test_B118_a_state_of_zero_is_answered_with_the_command(tmp_path: Path, names: list[str]) -> None:
+    """Its pieces are flat groups of an optimizer: its own script puts them together. Nothing of it is opened."""
+    source = tmp_path / "in"
+    source.mkdir()
+    for name in names:
+        if name.endswith("/"):
+            (source / name.rstrip("/")).mkdir()
+        else:
+            (source / name).write_bytes(ABORTS)
+    error = refuse(source, "vllm", InputError, "deepspeed-state", "DeepSpeed", target_arch=LLAMA)
+    assert "python zero_to_fp32.py . OUTPUT --safe_serialization" in (error.next or "")
+
+
+def test_B118_weights_beside_a_state_of_zero_are_used(tmp_path: Path, plain: Path) -> None:
+    """Trainers that gather the weights while saving write them beside the optimizer's pieces."""
+    source = pickled(plain, tmp_path / "in")
+    (source / "global_step9").mkdir()
+    for name in ("zero_to_fp32.py", "latest", "rng_state_0.pth", "training_args.bin"):
+        (source / name).write_bytes(ABORTS)
+    api.convert(source, tmp_path / "out", **VLLM)
+    assert read_folder(tmp_path / "out") == expected(plain)
+
+
+def test_B118_a_sharded_state_within_a_training_state_is_pointed_at(tmp_path: Path, plain: Path) -> None:
+    """Accelerate puts the pieces of a sharded model into a folder of their own, without a config."""
+    outer = accelerate_state(tmp_path / "in", {})
+    (outer / "config.json").unlink()
+    for name in ("pytorch_model_fsdp_0", "optimizer_0"):
+        (outer / name).mkdir()
+        (outer / name / ".metadata").write_bytes(b"")
+    error = refuse(outer, "vllm", InputError, "missing-config", target_arch=LLAMA)
+    assert error.next == f"try {outer / 'pytorch_model_fsdp_0'}"
+    assert "optimizer" not in said(error)
+    inner = refuse(outer / "pytorch_model_fsdp_0", "vllm", InputError, "missing-config", target_arch=LLAMA)
+    assert "copy the config.json" in (inner.next or "")
