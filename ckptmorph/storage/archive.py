@@ -23,6 +23,7 @@ from ckptmorph.storage.pickles import Name, Stored, load
 #: Longest pickle that is read, in bytes. That of a hundred thousand tensors has about 20 MB.
 MAX_PICKLE = 64 << 20
 MAX_OLD_PICKLE = 8 << 20
+MAX_DIRECTORY = 16 << 20  # that of a hundred thousand tensors has about 8 MB
 
 #: The classes by which torch names storages, and the dtype of their numbers; None for plain bytes.
 STORAGES: dict[str, str | None] = {
@@ -238,7 +239,7 @@ class _Window(io.RawIOBase):
     def read(self, size: int = -1) -> bytes:
         left = max(self.size - self.at, 0)
         size = left if size < 0 else min(size, left)
-        if size > MAX_PICKLE:
+        if size > MAX_DIRECTORY:
             raise ValueError("the directory of the archive is too long")
         data = pread_exactly(self.fd, self.start + self.at, self.start + self.at + size, self.path)
         self.at += size

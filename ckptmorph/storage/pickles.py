@@ -17,8 +17,8 @@ from typing import Any, BinaryIO
 from ckptmorph.errors import InputError
 from ckptmorph.storage.entries import refusal
 
-#: Most instructions that are read: enough for a hundred thousand tensors.
-MAX_STEPS = 5_000_000
+#: Most instructions that are read: enough for forty thousand tensors. A hostile one may make a list with each.
+MAX_STEPS = 2_000_000
 
 _MAPPINGS = frozenset({"collections.OrderedDict", "collections.defaultdict", "collections.Counter"})
 _PYTHON_2 = {"__builtin__": "builtins"}
@@ -250,7 +250,13 @@ def _empty(kind: type) -> Callable[[_Machine, Any], None]:
 
 
 _SCALARS = (str, int, float, bool, bytes, type(None))
-_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
+_CONSTANTS: dict[str, Any] = {
+    "NONE": None,
+    "NEWTRUE": True,
+    "NEWFALSE": False,
+    "EMPTY_TUPLE": (),
+    "EMPTY_SET": frozenset(),
+}
 _LITERALS = frozenset(
     {
         *("BININT", "BININT1", "BININT2", "INT", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT"),
@@ -271,7 +277,6 @@ _ACTIONS: dict[str, Callable[[_Machine, Any], None]] = {
     "DICT": _Machine.dict_of_marked,
     "EMPTY_LIST": _empty(list),
     "EMPTY_DICT": _empty(dict),
-    "EMPTY_SET": _empty(set),
     "ADDITEMS": _Machine.fill_set,
     "SETITEM": _Machine.set_item,
     "SETITEMS": _Machine.set_items,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 import pickletools
+import tracemalloc
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -275,6 +276,18 @@ def test_programs_that_no_writer_makes(program: bytes) -> None:
         pickles.load(io.BytesIO(program), NAMED, "x.bin")
     except InputError as error:
         assert error.code in ("unsafe-pickle", "pickle-broken")
+
+
+@pytest.mark.parametrize("instruction", [b"]", b"}", b"\x8f", b"N", b"("])
+def test_a_pickle_that_wants_to_exhaust_us(instruction: bytes) -> None:
+    """A million instructions beyond the limit are not carried out, and what they made stays small."""
+    tracemalloc.start()
+    with pytest.raises(InputError) as caught:
+        pickles.load(io.BytesIO(b"\x80\x04" + instruction * (pickles.MAX_STEPS + 1_000_000)), NAMED, "x.bin")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert caught.value.code == "pickle-too-large"
+    assert peak < 400 << 20
 
 
 @settings(max_examples=300, deadline=None)
