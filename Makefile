@@ -8,9 +8,10 @@ BENCH_ARGS  ?=
 BIN := $(abspath $(VENV))/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 
-# One stamp for the package with its dependencies, one for the tools of a developer on top.
+# One stamp for the package with its dependencies, one for the tools of a developer on top, one for make engines.
 RUN := $(VENV)/.stamp-run
 DEV := $(VENV)/.stamp-dev
+ENG := $(VENV)/.stamp-engines
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -32,6 +33,10 @@ $(DEV): pyproject.toml constraints.txt
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) -e '.[dev]'
 	@touch $(RUN) $@
+
+$(ENG): $(RUN)
+	@$(PIP) -e '.[engines]'
+	@touch $@
 
 test: lint types unit ## Everything that must hold before a change lands: lint, types, all tests
 
@@ -67,7 +72,7 @@ contracts: $(DEV) ## Compare a contract with an unpacked engine: make contracts 
 mutate: $(DEV) ## Change every rule of every contract in memory and list what no test notices: make mutate [FILES=schema]
 	@$(BIN)/python -m tools.mutate $(FILES)
 
-engines: $(DEV) ## Show drafters to real engines on this CPU and compare: make engines [AT=name@release] [STORED=1]
+engines: $(ENG) ## Show drafters to real engines on this CPU and compare: make engines [AT=name@release] [STORED=1]
 	@$(BIN)/python -m tests.engines $(AT) $(if $(STORED),--stored)
 
 docs: $(DEV) ## Regenerate what is generated: JSON Schema, CLI reference, support matrix, output in the README

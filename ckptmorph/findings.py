@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 class Value(BaseModel):
     """Base of all public value types: frozen, strict about unknown fields."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, defer_build=True)
 
 
 class Severity(str, Enum):

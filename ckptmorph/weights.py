@@ -101,8 +101,9 @@ def _windows(node: Source, folder: Folder, places: int | None) -> Iterator[tuple
     starts = list(range(0, size, SAMPLE))
     if places is not None and len(starts) > places:
         starts = [starts[round(k * (len(starts) - 1) / (places - 1))] for k in range(places)]
-    for start in starts:
-        yield start, folder.read(node.tensor, start, min(start + SAMPLE, size))
+    with folder.opened(node.tensor) as part:
+        for start in starts:
+            yield start, part(start, min(start + SAMPLE, size))
 
 
 def _bad_numbers(node: Source, folder: Folder, deep: bool) -> list[Finding]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice
+from operator import lt
 from typing import Literal
 
 from ckptmorph.findings import Finding, Value, error, note, warning
@@ -74,12 +75,14 @@ def read(case: Case, values: Sequence[int], form: Form) -> Reading:
         reason=_mask_fault(case, values, targets) if fault is None and agrees is False else fault,
         first=targets[0] if targets else None,
         last=targets[-1] if targets else None,
-        ascending=all(low < high for low, high in pairwise(targets)),
+        ascending=all(map(lt, targets, islice(targets, 1, None))),
         agrees_with_mask=agrees,
     )
 
 
 def _range_fault(case: Case, values: Sequence[int], targets: list[int]) -> str | None:
+    if targets and min(targets) >= 0 and max(targets) < case.target and len(set(targets)) == len(targets):
+        return None
     taken: dict[int, int] = {}
     for index, (value, target) in enumerate(zip(values, targets, strict=True)):
         if not 0 <= target < case.target:

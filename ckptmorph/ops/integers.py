@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterable, Sequence
+from itertools import compress
 from typing import Any
 
 from ckptmorph.errors import InputError
@@ -100,7 +101,7 @@ def decode_mask(data: bytes, dtype: str, *, mask_name: str = "t2d") -> list[int]
             expected="0 or 1",
             got=rest[0],
         )
-    return [index for index, byte in enumerate(data) if byte]
+    return list(compress(range(len(data)), data))
 
 
 def encode_integers(values: Iterable[int]) -> bytes:

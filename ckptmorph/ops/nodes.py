@@ -265,6 +265,3 @@ Node = Annotated[
     Field(discriminator="op"),
 ]
 """Any node. ``TypeAdapter(Node)`` reads and writes it as JSON."""
-
-for _model in (Slice, Concat, Permute, View, Cast, MapForm, MaskFromMap, MapFromMask):
-    _model.model_rebuild()

@@ -48,7 +48,7 @@ VersionSpec = Annotated[
 class Model(BaseModel):
     """Frozen, and strict about unknown keys and types: a typo or a ``no`` is an error, not a silent default."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
 
 class Cite(Model):

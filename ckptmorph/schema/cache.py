@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-LIMIT = 512  # files; a cache that grew beyond is begun anew
+LIMIT = 2  # times as many files as are in use, for a second set of schemas; a cache that grew beyond is begun anew
+SETS = 8  # that passed; reading more than is needed costs every run
 VERSION = 1
 
 
@@ -46,17 +47,19 @@ class Cache:
         """Remember the data of a text."""
         self.new[digest] = data
 
-    def save(self, key: str) -> None:
+    def save(self, key: str, used: set[str]) -> None:
         """Write what is new, whole or not at all. A place that cannot be written is no fault.
 
         Args:
             key: stands for the files that were just checked together, see `key_of`.
+            used: their digests.
         """
         if self.path is None or (key in self.passed and not self.new):
             return
-        grown = len(self.known) >= LIMIT or len(self.passed) >= LIMIT
-        data = self.new if grown else {**self.known, **self.new}
-        self.passed = {key} if grown else self.passed | {key}
+        data = {**self.known, **self.new}
+        if len(data) > LIMIT * len(used) or len(self.passed) >= SETS:
+            data, self.passed = {digest: data[digest] for digest in data.keys() & used}, set()
+        self.passed |= {key}
         text = json.dumps({"version": VERSION, "data": data, "passed": sorted(self.passed)})
         there = self.path.with_name(f"{self.path.name}.{os.getpid()}")
         with contextlib.suppress(OSError):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,6 +14,7 @@ from ckptmorph.schema.base import Model
 from ckptmorph.schema.cache import Cache, key_of
 from ckptmorph.schema.check import cross_check, parse_data
 from ckptmorph.schema.engines import CaptureRules, Engine
+from ckptmorph.schema.late import Contracts
 from ckptmorph.schema.models import Algorithm, Entry, Fragment, Layout, Line, TargetReading, Use, Wrappers
 from ckptmorph.schema.positions import Positions, later, load_yaml, text_of
 from ckptmorph.schema.quantised import Quantisation
@@ -33,7 +34,7 @@ class Registry:
 
     algorithms: dict[str, Algorithm] = field(default_factory=dict)
     layouts: dict[tuple[str, str], Layout] = field(default_factory=dict)
-    engines: dict[tuple[str, str], Engine] = field(default_factory=dict)
+    engines: Mapping[tuple[str, str], Engine] = field(default_factory=Contracts)
     fragments: dict[str, Fragment] = field(default_factory=dict)
     capture_rules: dict[str, CaptureRules] = field(default_factory=dict)
     targets: dict[str, TargetReading] = field(default_factory=dict)
@@ -59,23 +60,23 @@ class Registry:
         return [layout for (algo, _), layout in sorted(self.layouts.items()) if algo == algorithm]
 
     def engines_of(self, algorithm: str) -> list[Engine]:
-        return [engine for (algo, _), engine in sorted(self.engines.items()) if algo == algorithm]
+        return [self.engines[key] for key in sorted(self.engines) if key[0] == algorithm]
 
     def layout(self, algorithm: str, name: str) -> Layout:
         return _get({n: v for (a, n), v in self.layouts.items() if a == algorithm}, name, "layout")
 
     def engine(self, algorithm: str, name: str) -> Engine:
         """The contract of an engine for an algorithm. Raises UsageError when there is none."""
-        of_algorithm = {n: v for (a, n), v in self.engines.items() if a == algorithm}
-        if name not in of_algorithm and name in self.engine_names():
+        known = {n: n for a, n in self.engines if a == algorithm}
+        if name not in known and name in self.engine_names():
             looked_at = ", ".join(a for a, n in sorted(self.engines) if n == name)
             raise UsageError(
                 f"what {name} does with {algorithm} drafters was not looked at",
                 code="no-contract",
-                hint=f"looked at of {name}: {looked_at}; for {algorithm} drafters: {', '.join(sorted(of_algorithm))}",
+                hint=f"looked at of {name}: {looked_at}; for {algorithm} drafters: {', '.join(sorted(known))}",
                 next="ckptmorph verify DRAFTER --for all",
             )
-        return _get(of_algorithm, name, "engine")
+        return self.engines[algorithm, _get(known, name, "engine")]
 
     def layout_names(self) -> list[str]:
         return sorted({name for _, name in self.layouts})
@@ -182,7 +183,6 @@ def _add(registry: Registry, value: Model, shown: str) -> None:
     tables: dict[type[Model], dict[Any, Any]] = {
         Algorithm: registry.algorithms,
         Layout: registry.layouts,
-        Engine: registry.engines,
         Fragment: registry.fragments,
         CaptureRules: registry.capture_rules,
         TargetReading: registry.targets,
@@ -192,12 +192,16 @@ def _add(registry: Registry, value: Model, shown: str) -> None:
     }
     table = tables[type(value)]
     key = shown if isinstance(value, Wrappers) else _key(value)  # wrappers have no name of their own
+    _once(registry, key, table, shown)
+    table[key] = value
+    registry.origins[type(value), key] = shown
+
+
+def _once(registry: Registry, key: object, table: Mapping[Any, Any], shown: str) -> None:
     if key in table:
         raise SchemaError(
             f"{key} is defined twice", code="duplicate-schema", where=registry.positions[shown].at(())
         )
-    table[key] = value
-    registry.origins[type(value), key] = shown
 
 
 @lru_cache(maxsize=8)
@@ -207,36 +211,84 @@ def load_registry(extra: tuple[Path, ...] = ()) -> Registry:
     Raises:
         SchemaError: with file:line:column for the first thing that is wrong.
     """
-    registry, cache = Registry(), Cache()
+    cache, contracts = Cache(), Contracts()
+    registry = Registry(engines=contracts)
+    files = list(_files(extra))
+    registry.digests = {file.shown: file.digest for file in files}
+    key = key_of(registry.digests)
+    passed = key in cache.passed
+    for file in files:
+        registry.positions[file.shown] = later(file.path, file.shown)
+        named = _named(cache.get(file.digest)) if passed else None
+        if named is None:
+            value = _parsed(registry, file, cache)
+            if not isinstance(value, Engine):
+                _add(registry, value, file.shown)
+                continue
+            named = value.algorithm, value.engine
+            made = partial(_itself, value)
+        else:
+            made = partial(_late, registry, file, cache)
+        _once(registry, named, contracts, file.shown)
+        contracts.add(named, made)
+        registry.origins[Engine, named] = file.shown
+    if not passed:
+        cross_check(registry)
+    cache.save(key, set(registry.digests.values()))
+    registry.engines = contracts.each(partial(_with_rules, registry))
+    return registry
+
+
+@dataclass(frozen=True)
+class _File:
+    """A schema file as it is on disk."""
+
+    path: Path
+    shown: str
+    text: str
+    digest: str
+
+
+def _files(extra: Iterable[Path]) -> Iterator[_File]:
     folders = [(builtin_folder(), "schemas")]
     folders += [(f, str(f)) for f in (*_entry_point_folders(), *extra)]
     for folder, shown in folders:
         for path in schema_files(folder):
             name = f"{shown}/{path.relative_to(folder).as_posix()}" if folder.is_dir() else shown
-            value, registry.positions[name], registry.digests[name] = _parsed(path, name, cache)
-            _add(registry, value, name)
-    key = key_of(registry.digests)
-    if key not in cache.passed:
-        cross_check(registry)
-    cache.save(key)
-    registry.engines = {key: _with_rules(registry, engine) for key, engine in registry.engines.items()}
-    return registry
+            text = text_of(path, name)
+            yield _File(path, name, text, hashlib.sha256(text.encode("utf-8")).hexdigest())
 
 
-def _parsed(path: Path, shown: str, cache: Cache) -> tuple[Model, Positions, str]:
-    """A file's schema, where its values stand, and the digest of its bytes."""
-    text = text_of(path, shown)
-    digest = hashlib.sha256(text.encode("utf-8")).hexdigest()
-    data = cache.get(digest)
+def _named(data: Any) -> tuple[str, str] | None:
+    """Algorithm and engine of a contract's data, None for any other data."""
+    if not isinstance(data, dict):
+        return None
+    key = data.get("algorithm"), data.get("engine")
+    return key if isinstance(key[0], str) and isinstance(key[1], str) else None  # type: ignore[return-value]
+
+
+def _parsed(registry: Registry, file: _File, cache: Cache) -> Model:
+    """A file's schema. Its positions are kept when they had to be read."""
+    data = cache.get(file.digest)
     if data is not None:
-        late = later(path, shown)
         try:
-            return parse_data(data, late), late, digest
+            return parse_data(data, registry.positions[file.shown])
         except SchemaError:
             pass  # the file itself says what is wrong, or that the cache was
-    data, positions = load_yaml(text, shown)
-    cache.put(digest, data)
-    return parse_data(data, positions), positions, digest
+    data, registry.positions[file.shown] = load_yaml(file.text, file.shown)
+    cache.put(file.digest, data)
+    return parse_data(data, registry.positions[file.shown])
+
+
+def _late(registry: Registry, file: _File, cache: Cache) -> Engine:
+    """A contract that passed all checks in an earlier run."""
+    value = _parsed(registry, file, cache)
+    assert isinstance(value, Engine)
+    return value
+
+
+def _itself(value: Engine) -> Engine:
+    return value
 
 
 def _with_rules(registry: Registry, engine: Engine) -> Engine:

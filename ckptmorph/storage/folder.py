@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,12 @@ class Folder:
             InternalError: ``bad-range`` for bytes outside of the tensor.
             IOFailure: the file cannot be read, or changed since the folder was opened.
         """
+        with self.opened(name) as part:
+            return part(start, self.tensors[name].nbytes if stop is None else stop)
+
+    @contextmanager
+    def opened(self, name: str) -> Iterator[Callable[[int, int], bytes]]:
+        """For reading several parts of a tensor: a function of start and stop. Raises what `read` raises."""
         info = self.tensors.get(name)
         if info is None:
             near = did_you_mean(name, self.tensors)
@@ -76,19 +83,23 @@ class Folder:
             raise InputError(
                 f"There is no tensor {name!r}.", code="unknown-tensor", where=str(self.path), hint=hint
             )
-        stop = info.nbytes if stop is None else stop
-        if not 0 <= start <= stop <= info.nbytes:
-            raise InternalError(
-                f"Bytes {start} to {stop} are not all in {name}.", code="bad-range", where=name
-            )
-        if info.parts:
-            return gathered(info, start, stop, self.file_path)
+        size = (self.headers.get(info.file) or self.side[info.file]).file_size
         path = self.file_path(info.file)
         fd = open_regular(path)
-        try:
-            if os.fstat(fd).st_size != (self.headers.get(info.file) or self.side[info.file]).file_size:
+
+        def part(start: int, stop: int) -> bytes:
+            if not 0 <= start <= stop <= info.nbytes:
+                raise InternalError(
+                    f"Bytes {start} to {stop} are not all in {name}.", code="bad-range", where=name
+                )
+            if info.parts:
+                return gathered(info, start, stop, self.file_path)
+            if os.fstat(fd).st_size != size:
                 raise source_changed(path)
             return pread_exactly(fd, info.start + start, info.start + stop, path)
+
+        try:
+            yield part
         finally:
             os.close(fd)
 

@@ -75,6 +75,13 @@ def test_a_config_that_names_no_type_is_not_read(release: str) -> None:
 
 
 @pytest.mark.parametrize("release", ALL)
+def test_another_type_is_told_once(release: str) -> None:
+    found = look("lmdeploy", release, sglang_shapes(ONE), config(model_type="mistral")).findings
+    (said,) = [f.message for f in found if f.code == "model-type-not-known"]
+    assert ("the generic config class stands in" in said) is (release in ALL[ALL.index("0.15.0") :])
+
+
+@pytest.mark.parametrize("release", ALL)
 @pytest.mark.parametrize("prefix", ["layers.0.", "model.midlayer.", "model.layers.0."])
 def test_the_layer_has_no_other_name(release: str, prefix: str) -> None:
     found = seen(release, renamed(sglang_shapes(ONE), "midlayer.", prefix))

@@ -80,6 +80,13 @@ def test_a_config_that_names_no_type_is_not_read(release: str) -> None:
     assert codes(ask(release, said=said)) == {"engine-cannot-read-config"}
 
 
+@pytest.mark.parametrize("release", ALL)
+def test_another_type_is_told_once(release: str) -> None:
+    found = ask(release, said={**config("safeailab"), "model_type": "mistral"}).findings
+    (said,) = [f.message for f in found if f.code == "model-type-not-known"]
+    assert ("the generic config class stands in" in said) is (release in ALL[ALL.index("0.15.0") :])
+
+
 UNKNOWN = {
     "what.is.this": "raises",
     "fc.bias": "raises",

@@ -463,8 +463,9 @@ def test_a_full_config(cls: str, release: str) -> None:
 
 
 BESIDE: dict[str, Any] = {
-    "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 8, "num_key_value_heads": 1, "head_dim": 2,
-    "num_hidden_layers": 3, "vocab_size": 7, "rms_norm_eps": 0.5, "hidden_act": "gelu", "logit_scale": 4.0,
+    "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 2,
+    "num_hidden_layers": 3, "vocab_size": 7, "rms_norm_eps": 0.5, "hidden_act": "relu", "logit_scale": 4.0,
+    "mlp_bias": False,
 }  # fmt: skip
 LINEAR = {"rope_type": "linear", "factor": 2.0}
 
@@ -476,6 +477,13 @@ def test_what_stands_beside_model_is_laid_over_it(release: str) -> None:
         inside({**eagle_config("llama", ONE), **FULL_FIELDS}) | BESIDE | {"architectures": ["EAGLEModel"]}
     )
     reads(release, "nested", config, BESIDE)
+    for more in (
+        {},
+        {"rope_theta": 5.0},
+        {"rope_scaling": LINEAR},
+    ):  # laid over it, so that nothing contradicts
+        found = codes(look("nested", release, eagle_shapes("nested", ONE), config | more))
+        assert "contradicting-fields" not in found
     assert "architecture-not-supported" not in codes(
         look("nested", release, eagle_shapes("nested", ONE), config)
     )
@@ -493,6 +501,8 @@ def test_biases_beside_model(release: str, flag: str) -> None:
     config["model"]["qkv_bias"] = False
     reads(release, "nested", config, {"qkv_bias": False, "o_bias": True})
     reads(release, "nested", config | {"qkv_bias": True}, {"qkv_bias": True, "o_bias": True})
+    both = look("nested", release, eagle_shapes("nested", ONE), config | {"qkv_bias": True})
+    assert "contradicting-fields" not in codes(both)
     reads(release, "nested", inside(eagle_config("llama", ONE)) | {"mlp_bias": True}, {"mlp_bias": True})
 
 
@@ -518,13 +528,16 @@ def test_rope_beside_model(release: str) -> None:
         "rope_scaling": [("0.11.0", NO), ("0.12.0", LINEAR)],
     }
     reads(release, "nested", inside(inner) | {"rope_parameters": {**LINEAR, "rope_theta": 7.0}}, table)
+    table["rope_theta"] = [("0.11.0", 1e4), ("0.24.0", 7.0)]
+    reads(release, "nested", inside(bare) | {"rope_parameters": {**LINEAR, "rope_theta": 7.0}}, table)
     both = inside(inner) | {"rope_theta": 7.0, "rope_scaling": LINEAR}
     reads(release, "nested", both, {"rope_theta": 7.0, "rope_scaling": LINEAR})
 
 
 UNNAMED: dict[str, Any] = {"rope_theta": None}
 BESIDE_CODES: list[tuple[str, dict[str, Any], dict[str, Any], Steps]] = [
-    *(("engine-config-null", {key: None}, {}, [("0.11.0", True)]) for key in sorted(BESIDE.keys() - {"logit_scale"})),
+    *(("engine-config-null", {key: None}, {}, [("0.11.0", True)])
+      for key in sorted(BESIDE.keys() - {"logit_scale", "mlp_bias"})),
     *(("engine-config-null", {key: None}, {}, [("0.11.0", False), ("0.24.0", True)])
       for key in ("rope_scaling", "rope_parameters")),
     ("engine-config-null", BESIDE, {}, [("0.11.0", False)]),

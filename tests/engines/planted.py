@@ -22,7 +22,8 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 import ckptmorph
-from tests.engines.acceptance import DRAFTER, RELEASE, SCORE, TARGET, observed, said
+from tests.engines.acceptance import DRAFTER, RELEASE, SCORE, TARGET, keep, observed, said, short
+from tests.engines.files import digest
 
 Tensors = dict[str, Any]
 Config = dict[str, Any]
@@ -256,13 +257,11 @@ def complaints(planted: Planted, folder: Path, found: dict[str, Any]) -> list[st
     return [text for holds, text in checks if not holds]
 
 
-def main(out: str, python: str | None = None) -> int:
-    """Make the drafters; with an engine's Python, judge them."""
-    folders = {planted.name: make(planted, Path(out)) for planted in (*SAME, *FAULTS)}
-    if python is None:
-        print(*folders.values(), sep="\n")
-        return 0
-    found = observed(python, folders)
+def judge(out: Path, python: str, path: str = "") -> int:
+    """Let the engine judge them all, keep what it said, and count the disagreements."""
+    folders = {planted.name: make(planted, out) for planted in (*SAME, *FAULTS)}
+    found = observed(python, folders, path)
+    keep("planted", {name: {**short(found[name]), "digest": digest(folders[name])} for name in folders})
     wrong = 0
     for planted in (*SAME, *FAULTS):
         complained = complaints(planted, folders[planted.name], found[planted.name])
@@ -272,7 +271,15 @@ def main(out: str, python: str | None = None) -> int:
             *complained or [planted.because],
         )
     print(f"{len(folders)} drafters, {wrong} disagreements")
-    return 1 if wrong else 0
+    return wrong
+
+
+def main(out: str, python: str | None = None) -> int:
+    """Make the drafters; with an engine's Python, judge them."""
+    if python is not None:
+        return 1 if judge(Path(out), python) else 0
+    print(*(make(planted, Path(out)) for planted in (*SAME, *FAULTS)), sep="\n")
+    return 0
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import pytest
 
 from ckptmorph.errors import SchemaError
 from ckptmorph.schema import registry as registry_module
+from ckptmorph.schema.positions import Positions
 from ckptmorph.schema.registry import Registry, builtin_folder, load_registry
 
 
@@ -116,3 +117,31 @@ def test_the_same_files_are_checked_together_once(kept: Path, monkeypatch: pytes
     monkeypatch.setattr(registry_module, "key_of", lambda digests: "other files, or other code")
     load()
     assert len(asked) == 1
+
+
+def test_contracts_are_made_when_they_are_asked_for(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    load()
+    made: list[str] = []
+    real = registry_module.parse_data
+
+    def parse(data: dict[str, object], positions: Positions) -> object:
+        made.append(str(data.get("engine")))
+        return real(data, positions)
+
+    monkeypatch.setattr(registry_module, "parse_data", parse)
+    registry = load()
+    assert set(made) == {"None"} and len(registry.engines) == len(set(registry.engines)) > 10
+    assert registry.engine("eagle3", "sglang") is registry.engines["eagle3", "sglang"]
+    assert made.count("sglang") == 1 and set(made) == {"None", "sglang"}
+
+
+def test_data_of_former_files_does_not_pile_up(kept: Path) -> None:
+    used = len(set(load().digests.values()))
+    held = json.loads(kept.read_bytes())
+    held["data"] |= {f"former {k}": {"layout": "x"} for k in range(2 * used)}
+    held["passed"] = [f"former {k}" for k in range(3)]
+    del held["data"][next(iter(load().digests.values()))]  # one is new
+    kept.write_text(json.dumps(held))
+    digests = set(load().digests.values())
+    held = json.loads(kept.read_bytes())
+    assert set(held["data"]) == digests and len(held["passed"]) == 1
