@@ -18,8 +18,16 @@ from ckptmorph.findings import by_severity, verdict_of
 from ckptmorph.repairs import possible
 from ckptmorph.results import GraphView, Inspection, Restored, TensorView, Verification
 from ckptmorph.schema.registry import Registry, load_registry
-from ckptmorph.sources import PathLike, Source, Wish, engine_release, open_source, split_release, wish_for
-from ckptmorph.storage.folder import open_folder
+from ckptmorph.sources import (
+    PathLike,
+    Source,
+    Wish,
+    drafter_folder,
+    engine_release,
+    open_source,
+    split_release,
+    wish_for,
+)
 
 # What only one verb needs is imported by that verb: most of the time of a short command goes into imports.
 if TYPE_CHECKING:
@@ -39,7 +47,7 @@ def _registry(schema_path: Sequence[PathLike]) -> Registry:
 
 def _opened(drafter: PathLike, wish: Wish, schema_path: Sequence[PathLike]) -> tuple[Registry, Source]:
     registry = _registry(schema_path)
-    return registry, open_source(registry, open_folder(Path(drafter)), wish)
+    return registry, open_source(registry, drafter_folder(registry, drafter), wish)
 
 
 def _examined_for(
@@ -48,7 +56,7 @@ def _examined_for(
     """The source with a look at its numbers, what was found of its quantisation, and the engine it is judged for."""
     registry = _registry(schema_path)
     name, release = split_release(wish.to)
-    source, quantised = examined(registry, open_folder(Path(drafter)), wish, deep=deep)
+    source, quantised = examined(registry, drafter_folder(registry, drafter), wish, deep=deep)
     return registry, source, quantised, engine_release(registry, source.layout.algorithm, name, release)
 
 
@@ -126,6 +134,7 @@ def plan(
     aux_layers: Iterable[int] | None = None,
     assume_default: bool = False,
     accept: Iterable[str] = (),
+    max_shard_size: int | str | None = None,
     schema_path: Sequence[PathLike] = (),
 ) -> Plan:
     """Plan a conversion; nothing is written.
@@ -141,6 +150,7 @@ def plan(
         aux_states: state indices h that fc takes, in column order. ``aux_layers`` are ids as the source numbers them.
         assume_default: allow the defaults that the schemas declare as assumable; each one used is reported.
         accept: ids of losses that are accepted.
+        max_shard_size: largest weight file in bytes, or a text such as ``5GB``; the files of the source by default.
 
     Raises:
         InputError: the source is broken or no drafter.
@@ -152,6 +162,7 @@ def plan(
     wish = wish_for(
         to, from_=from_, layout=layout, target=target, target_arch=target_arch, facts=facts, aux_states=aux_states,
         aux_layers=aux_layers, assume_default=assume_default, accept=accept,
+        max_shard_size=max_shard_size,
     )  # fmt: skip
     registry, source = _opened(drafter, wish, schema_path)
     return make_plan(registry, source, wish, Path(out) if out is not None else None)
@@ -171,6 +182,7 @@ def convert(
     aux_layers: Iterable[int] | None = None,
     assume_default: bool = False,
     accept: Iterable[str] = (),
+    max_shard_size: int | str | None = None,
     overwrite: bool = False,
     in_place: bool = False,
     hash: bool = False,
@@ -200,6 +212,7 @@ def convert(
     wish = wish_for(
         to, from_=from_, layout=layout, target=target, target_arch=target_arch, facts=facts, aux_states=aux_states,
         aux_layers=aux_layers, assume_default=assume_default, accept=accept,
+        max_shard_size=max_shard_size,
     )  # fmt: skip
     if in_place:
         from ckptmorph.in_place import convert_in_place
@@ -215,16 +228,9 @@ def convert(
     registry, source = _opened(drafter, wish, schema_path)
     made = make_plan(registry, source, wish, Path(out))
     return execute(
-        registry,
-        made,
-        source,
-        Path(out),
-        overwrite=overwrite,
-        hash=hash,
-        sync=fsync,
-        jobs=jobs,
-        progress=progress,
-    )
+        registry, made, source, Path(out),
+        overwrite=overwrite, hash=hash, sync=fsync, jobs=jobs, progress=progress,
+    )  # fmt: skip
 
 
 def verify(
@@ -304,7 +310,7 @@ def verify_all(
         facts=facts, aux_states=aux_states, aux_layers=aux_layers, assume_default=assume_default,
     )  # fmt: skip
     registry = _registry(schema_path)
-    source, quantised = examined(registry, open_folder(Path(drafter)), wish, deep=deep)
+    source, quantised = examined(registry, drafter_folder(registry, drafter), wish, deep=deep)
     return matrix(registry, source, own_faults(source, quantised, ()))
 
 
@@ -340,8 +346,8 @@ def diff(a: PathLike, b: PathLike, *, schema_path: Sequence[PathLike] = ()) -> D
     from ckptmorph.compare import compare
 
     registry = _registry(schema_path)
-    first = open_source(registry, open_folder(Path(a)), wish_for("-"))
-    second = open_source(registry, open_folder(Path(b)), wish_for("-"))
+    first = open_source(registry, drafter_folder(registry, a), wish_for("-"))
+    second = open_source(registry, drafter_folder(registry, b), wish_for("-"))
     return compare(first, second)
 
 
@@ -382,7 +388,7 @@ def graph(
         to or "-", from_=from_, target=target, target_arch=target_arch,
         facts=facts, aux_states=aux_states, aux_layers=aux_layers, assume_default=assume_default,
     )  # fmt: skip
-    source = open_source(registry, open_folder(Path(drafter)), wish) if drafter is not None else None
+    source = open_source(registry, drafter_folder(registry, drafter), wish) if drafter is not None else None
     if source is not None and to is None:
         return destinations(registry, source, wish)
     return routed(registry, source, wish)

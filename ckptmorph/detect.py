@@ -110,6 +110,18 @@ def detect(registry: Registry, names: Iterable[str], config: Mapping[str, Any]) 
     )
 
 
+def telling(registry: Registry, names: Iterable[str]) -> bool:
+    """Whether tensors of these names include all that some algorithm's drafters are told by."""
+    known = list(names)
+    for layout in registry.layouts.values():
+        hub = registry.algorithm(layout.algorithm)
+        short = set(strip_prefixes(known, registry.wrapper_prefixes(), layout.prefixes).real)
+        families = {canon.family for canon, _, _ in match(hub, layout, short, {}).found.values()}
+        if hub.identity and families.issuperset(hub.identity):
+            return True
+    return False
+
+
 def ranked(registry: Registry, names: Iterable[str], config: Mapping[str, Any]) -> list[Candidate]:
     """All layouts with their scores, best first, then by name.
 

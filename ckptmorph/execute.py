@@ -142,7 +142,7 @@ def _weights(
 
 def _pieces(steps: list[TensorStep], folder: Folder) -> Iterator[Piece]:
     for step in steps:
-        if step.moves_only:
+        if step.moves_only and not any(folder.tensors[name].parts for name in step.node.sources()):
             for tensor, start, stop in ranges(step.node):
                 info = folder.tensors[tensor]
                 yield CopyRange(folder.file_path(info.file), info.start + start, info.start + stop)

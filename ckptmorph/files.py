@@ -10,42 +10,62 @@ from ckptmorph.ops.nodes import Node
 from ckptmorph.plans import OutFile
 from ckptmorph.provenance import Ancestor, unpack
 from ckptmorph.storage.folder import Folder
+from ckptmorph.storage.forms import SINGLE, index_of, output_file
 
-SINGLE = "model.safetensors"
 
-
-def out_files(folder: Folder, tensors: Mapping[str, Node], ancestor: Ancestor | None) -> tuple[OutFile, ...]:
+def out_files(
+    folder: Folder, tensors: Mapping[str, Node], ancestor: Ancestor | None, largest: int | None = None
+) -> tuple[OutFile, ...]:
     """Files of the output, with the tensors of each in the order of their data.
 
     The order follows the source, so that neighbouring tensors stay one run of bytes. If an earlier form in this
     layout had exactly these tensors, its files, order and headers are used again.
+
+    Args:
+        largest: bytes of tensors in one file at most; a tensor that is larger has a file for itself. Files are then
+            made anew, whatever they were before.
     """
-    restored = _restored(tensors, ancestor)
+    restored = _restored(tensors, ancestor) if largest is None else None
     if restored is not None:
         return restored
-    groups: dict[str, list[tuple[int, str]]] = {}
-    single = folder.index is None
+    groups: dict[str, list[tuple[str, int, str]]] = {}
+    metadata: dict[str, dict[str, str]] = {}
     first = next(iter(folder.headers))
     for name, node in tensors.items():
         sources = node.sources()
         info = folder.tensors[sources[0]] if sources else None
-        file = info.file if info else first
-        groups.setdefault(SINGLE if single and len(folder.headers) == 1 else file, []).append(
-            (info.start if info else 1 << 62, name)
-        )
-    return tuple(
-        OutFile(
-            name=file,
-            tensors=tuple(name for _, name in sorted(items)),
-            metadata=_metadata(folder, file),
-        )
+        file = info.file if info and info.file in folder.headers else first
+        target = output_file(folder, file)
+        metadata.setdefault(target, dict(folder.headers[file].metadata))
+        at = info.start if info and info.file == file else 1 << 62
+        groups.setdefault(target, []).append((file, at, name))
+    files = tuple(
+        OutFile(name=file, tensors=tuple(name for *_, name in sorted(items)), metadata=metadata[file])
         for file, items in sorted(groups.items())
     )
+    return files if largest is None else _cut(files, {n: node.nbytes for n, node in tensors.items()}, largest)
 
 
-def _metadata(folder: Folder, file: str) -> dict[str, str]:
-    header = folder.headers.get(file) or next(iter(folder.headers.values()))
-    return dict(header.metadata)
+def _cut(files: tuple[OutFile, ...], sizes: Mapping[str, int], largest: int) -> tuple[OutFile, ...]:
+    """The tensors of all files in new files of at most that size, in the same order."""
+    shards: list[list[str]] = [[]]
+    held = 0
+    for name in (name for file in files for name in file.tensors):
+        if shards[-1] and held + sizes[name] > largest:
+            shards.append([])
+            held = 0
+        shards[-1].append(name)
+        held += sizes[name]
+    metadata = {key: text for file in reversed(files) for key, text in file.metadata.items()}
+    count = len(shards)
+    return tuple(
+        OutFile(
+            name=SINGLE if count == 1 else f"model-{k:05}-of-{count:05}.safetensors",
+            tensors=tuple(names),
+            metadata=metadata,
+        )
+        for k, names in enumerate(shards, 1)
+    )
 
 
 def _restored(tensors: Mapping[str, Node], ancestor: Ancestor | None) -> tuple[OutFile, ...] | None:
@@ -73,11 +93,7 @@ def index_text(files: tuple[OutFile, ...], sizes: Mapping[str, int], ancestor: A
     if len(files) == 1 and files[0].name == SINGLE:
         return None
     weight_map = {name: f.name for f in files for name in f.tensors}
-    index: dict[str, Any] = {
-        "metadata": {"total_size": sum(sizes[name] for name in weight_map)},
-        "weight_map": dict(sorted(weight_map.items())),
-    }
-    return json.dumps(index, indent=2) + "\n"
+    return index_of(weight_map, sum(sizes[name] for name in weight_map))
 
 
 def config_text(

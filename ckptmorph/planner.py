@@ -388,7 +388,7 @@ def _plan(
         findings=tuple(by_severity(findings)),
         bytes=volume(steps),
         output=str(out) if out else None,
-        files=out_files(folder, output.tensors, ancestor),
+        files=out_files(folder, output.tensors, ancestor, wish.max_shard_size),
         carried=tuple(f for f in folder.other_files if any(fnmatch(f, pattern) for pattern in CARRIED)),
         config_text=config_text(output.config, ancestor, original),
         prediction=composed.prediction,

@@ -19,6 +19,7 @@ from ckptmorph.schema.values import typed
 from ckptmorph.schema.versions import parse_version
 from ckptmorph.storage.files import mode_of
 from ckptmorph.storage.folder import Folder
+from ckptmorph.storage.forms import as_safetensors
 from ckptmorph.storage.header import MAX_HEADER, check_raw
 from ckptmorph.storage.index import is_bare_name, weight_map
 from ckptmorph.storage.jsontext import load_json, parse_object
@@ -126,14 +127,15 @@ def identities(folder: Folder, hashes: dict[str, str] | None = None) -> list[Fil
 
 
 def ancestor_of(folder: Folder, layout: str) -> Ancestor:
-    """This checkpoint's own form, as it must come back one day."""
+    """This checkpoint's own form, as it must come back one day; as safetensors files, if it is in another form."""
+    headers, index = as_safetensors(folder)
     return Ancestor(
         layout=layout,
         config=folder.config_bytes.decode(
             "utf-8-sig" if folder.config_bytes[:3] == b"\xef\xbb\xbf" else "utf-8"
         ),
-        headers={name: pack(header.raw) for name, header in folder.headers.items()},
-        index=folder.index_bytes.decode("utf-8") if folder.index_bytes else None,
+        headers={name: pack(raw) for name, raw in headers.items()},
+        index=index,
     )
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from ckptmorph.canonical import Drafter, Request
-from ckptmorph.detect import Detection, detect, ranked
+from ckptmorph.detect import Detection, detect, ranked, telling
 from ckptmorph.errors import CkptmorphError, InputError, RefusedError, UsageError, did_you_mean
 from ckptmorph.facts import Evidence, Known, parse_given
 from ckptmorph.findings import Finding, errors_in
@@ -18,8 +19,9 @@ from ckptmorph.provenance import Ancestor, SideCar, ancestor_of, find_ancestor, 
 from ckptmorph.reader import read_drafter
 from ckptmorph.schema.models import Layout
 from ckptmorph.schema.registry import Registry
+from ckptmorph.side_maps import inner_folders, with_side_maps
 from ckptmorph.storage.beside import Beside
-from ckptmorph.storage.folder import Folder
+from ckptmorph.storage.folder import Folder, open_folder
 from ckptmorph.target import Target, read_target
 
 PathLike = str | Path
@@ -52,6 +54,7 @@ class Wish:
     aux_layers: tuple[int, ...] | None = None
     assume_default: bool = False
     accept: tuple[str, ...] = ()
+    max_shard_size: int | None = None
 
 
 def wish_for(
@@ -66,8 +69,9 @@ def wish_for(
     aux_layers: Iterable[int] | None = None,
     assume_default: bool = False,
     accept: Iterable[str] = (),
+    max_shard_size: int | str | None = None,
 ) -> Wish:
-    """A wish, from what callers of the API may say."""
+    """What the user asks for, from the arguments of a verb."""
     return Wish(
         to=to,
         from_=from_,
@@ -79,6 +83,7 @@ def wish_for(
         aux_layers=tuple(aux_layers) if aux_layers is not None else None,
         assume_default=assume_default,
         accept=tuple(accept),
+        max_shard_size=None if max_shard_size is None else byte_count(max_shard_size),
     )
 
 
@@ -90,9 +95,38 @@ def _target_path(target: PathLike) -> Path:
 
 
 def _text(value: Any) -> str:
-    import json
-
     return value if isinstance(value, str) else json.dumps(value)
+
+
+def byte_count(size: int | str) -> int:
+    """A number of bytes, from a number or a text such as ``5GB``, ``500 MB`` or ``2GiB``.
+
+    Raises:
+        UsageError: ``bad-size``.
+    """
+    number, unit = str(size).strip(), ""
+    while number and not number[-1].isdigit():
+        number, unit = number[:-1], number[-1] + unit
+    factor = _UNITS.get(unit.strip().lower())
+    try:
+        count = int(float(number) * factor) if factor else 0
+    except (ValueError, OverflowError):
+        count = 0
+    if not 0 < count < 1 << 63:
+        raise UsageError(
+            f"{str(size)[:40]!r} is no size of a file",
+            code="bad-size",
+            next="write it like 5GB, 500MB or 2GiB",
+        )
+    return count
+
+
+_UNITS = {
+    "": 1,
+    "b": 1,
+    **{f"{letter}{end}": 1000**k for k, letter in enumerate("kmgt", 1) for end in ("", "b")},
+    **{f"{letter}ib": 1024**k for k, letter in enumerate("kmgt", 1)},
+}
 
 
 @dataclass
@@ -136,6 +170,11 @@ def split_release(text: str) -> tuple[str, str | None]:
     return name, release or None
 
 
+def drafter_folder(registry: Registry, path: Path | str) -> Folder:
+    """The checkpoint at a path. Of several models in it the one that is a drafter is meant, if it is the only one."""
+    return open_folder(Path(path), prefers=partial(telling, registry), inner=inner_folders(registry))
+
+
 def open_source(registry: Registry, folder: Folder, wish: Wish) -> Source:
     """Recognise and read a folder. Errors are left in the drafter's findings, see `refuse_broken`."""
     car, notes = read_sidecar(folder)
@@ -160,8 +199,11 @@ def open_source(registry: Registry, folder: Folder, wish: Wish) -> Source:
     elif car is not None and car.engine and car.release and car.layout == layout.layout:
         releases[car.engine] = car.release
     request = _request(registry, layout, wish, car, releases)
+    folder, form, beside = with_side_maps(registry, folder, layout)
+    if form is not None and request.map_form is None:
+        request = replace(request, map_form=form)
     drafter = read_drafter(registry, layout, folder.tensors, folder.config, folder.read, request)
-    drafter.findings = [*folder.findings, *notes, *drafter.findings]
+    drafter.findings = [*folder.findings, *notes, *beside, *drafter.findings]
     return Source(folder, layout, detection, car, request, drafter, name, release)
 
 

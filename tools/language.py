@@ -41,6 +41,9 @@ TITLES = {
     "Quantisation": "Formats of quantised weights",
     "QuantFormat": "`formats:` of quantised weights",
     "Stored": "`stored:` of a format",
+    "Training": "Folders of trainers",
+    "Inner": "`inner:` of folders of trainers",
+    "SideMap": "`side_maps:` of folders of trainers",
     "Cite": "`source:` everywhere",
 }
 

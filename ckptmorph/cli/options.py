@@ -89,6 +89,11 @@ def wishes(function: F) -> F:
         *_target_options(),
         *_fact_options(),
         click.option("--accept", multiple=True, metavar="LOSS", help="Accept one loss by its id. May be repeated."),
+        click.option(
+            "--max-shard-size",
+            metavar="SIZE",
+            help="Largest weight file, such as 5GB or 500MB. The files of the source by default.",
+        ),
     )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ from ckptmorph.schema.base import Model
 from ckptmorph.schema.engines import CaptureRules, Engine
 from ckptmorph.schema.models import Algorithm, Fragment, Layout, TargetReading, Wrappers
 from ckptmorph.schema.quantised import Quantisation
+from ckptmorph.schema.training import Training
 
 # Which key tells the kind of a file; the order matters, since layouts and engines also name their algorithm.
 KINDS: dict[str, type[Model]] = {
@@ -16,5 +17,6 @@ KINDS: dict[str, type[Model]] = {
     "capture_rules": CaptureRules,
     "target": TargetReading,
     "quantisation": Quantisation,
+    "training": Training,
     "algorithm": Algorithm,
 }

@@ -18,6 +18,7 @@ from ckptmorph.schema.late import Contracts
 from ckptmorph.schema.models import Algorithm, Entry, Fragment, Layout, Line, TargetReading, Use, Wrappers
 from ckptmorph.schema.positions import Positions, later, load_yaml, text_of
 from ckptmorph.schema.quantised import Quantisation
+from ckptmorph.schema.training import Training
 
 ENTRY_POINTS = "ckptmorph.schemas"
 T = TypeVar("T")
@@ -39,6 +40,7 @@ class Registry:
     targets: dict[str, TargetReading] = field(default_factory=dict)
     wrappers: dict[str, Wrappers] = field(default_factory=dict)
     quantisations: dict[str, Quantisation] = field(default_factory=dict)
+    trainings: dict[str, Training] = field(default_factory=dict)
     digests: dict[str, str] = field(default_factory=dict)
     origins: dict[tuple[type[Model], object], str] = field(default_factory=dict)
     positions: dict[str, Positions] = field(default_factory=dict)
@@ -169,6 +171,8 @@ def _key(value: Model) -> object:
         return value.fragment
     if isinstance(value, Quantisation):
         return value.quantisation
+    if isinstance(value, Training):
+        return value.training
     if isinstance(value, CaptureRules):
         return value.capture_rules
     assert isinstance(value, TargetReading)
@@ -184,6 +188,7 @@ def _add(registry: Registry, value: Model, shown: str) -> None:
         TargetReading: registry.targets,
         Wrappers: registry.wrappers,
         Quantisation: registry.quantisations,
+        Training: registry.trainings,
     }
     table = tables[type(value)]
     key = shown if isinstance(value, Wrappers) else _key(value)  # wrappers have no name of their own

@@ -18,6 +18,23 @@ AGAIN = "download or write the file again"
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """A box of a tensor, whose elements may lie apart from each other in a file.
+
+    Attributes:
+        offsets, sizes: which elements, by dimension.
+        file, start: where the first of them begins.
+        strides: how many elements apart the neighbours in each dimension are.
+    """
+
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+    file: str
+    start: int
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TensorInfo:
     """Where one tensor lies.
 
@@ -25,6 +42,8 @@ class TensorInfo:
         name, dtype, shape: as in the header (dtype is a key of ``dtypes.BITS``).
         file: bare name of the file that holds it.
         start, stop: absolute byte offsets in that file, ``stop`` excluded.
+        parts: of a tensor that is no single run of bytes in one file. Then ``start`` and ``stop`` only tell its
+            size and its order among others; ``Folder.read`` gathers its bytes.
     """
 
     name: str
@@ -33,6 +52,7 @@ class TensorInfo:
     file: str
     start: int
     stop: int
+    parts: tuple[Part, ...] = ()
 
     @property
     def nbytes(self) -> int:

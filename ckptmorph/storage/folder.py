@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,15 @@ from ckptmorph.storage.files import (
     reading,
     source_changed,
 )
-from ckptmorph.storage.header import Header, TensorInfo, read_header
-from ckptmorph.storage.index import INDEX, assigned_tensors, refuse_missing_files, unlisted, weight_map
+from ckptmorph.storage.gather import gathered
+from ckptmorph.storage.header import Header, TensorInfo
+from ckptmorph.storage.index import INDEX, PICKLES
 from ckptmorph.storage.jsontext import load_json
 from ckptmorph.storage.links import contained, hub_blob, is_sha256
-from ckptmorph.storage.locate import CONFIG, WEIGHTS, folder_of, missing, refuse_other_kinds
+from ckptmorph.storage.locate import CONFIG, WEIGHTS, folder_of, missing, missing_config
+from ckptmorph.storage.tables import Prefers
 from ckptmorph.storage.unfinished import refuse_unfinished
+from ckptmorph.storage.weights import Found, check_kind, find_weights, has_weights
 
 __all__ = ["Folder", "load_json", "open_folder"]
 
@@ -44,6 +47,9 @@ class Folder:
         other_files: names of the other regular files in the folder, sorted; no safetensors files and
             no symlinks that leave the folder.
         findings: what the user should know about files and tensors that are not used.
+        converted: whether the weights are in another form than safetensors. Their headers are then those that
+            safetensors files of these tensors would have.
+        side: headers of files beside the weights, some of whose tensors are used; not among ``headers``.
     """
 
     path: Path
@@ -55,6 +61,8 @@ class Folder:
     index_bytes: bytes | None
     other_files: tuple[str, ...]
     findings: tuple[Finding, ...]
+    converted: bool = False
+    side: dict[str, Header] = field(default_factory=dict)
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
         """Bytes ``[start, stop)`` of the tensor ``name``, counted from its first byte; all by default.
@@ -77,6 +85,7 @@ class Folder:
             raise InputError(
                 f"There is no tensor {name!r}.", code="unknown-tensor", where=str(self.path), hint=hint
             )
+        size = (self.headers.get(info.file) or self.side[info.file]).file_size
         path = self.file_path(info.file)
         with reading(path) as fd:
 
@@ -85,7 +94,9 @@ class Folder:
                     raise InternalError(
                         f"Bytes {start} to {stop} are not all in {name}.", code="bad-range", where=name
                     )
-                if os.fstat(fd).st_size != self.headers[info.file].file_size:
+                if info.parts:
+                    return gathered(info, start, stop, self.file_path)
+                if os.fstat(fd).st_size != size:
                     raise source_changed(path)
                 return pread_exactly(fd, info.start + start, info.start + stop, path)
 
@@ -101,7 +112,8 @@ class Folder:
             raise InputError(
                 f"{file!r} is not the bare name of a file.", code="unknown-file", where=str(self.path)
             )
-        return contained(self.path, file)
+        # A file beside the weights may lie in the trainer's folder around this one.
+        return contained(self.side[file].path.parent if file in self.side else self.path, file)
 
     def blob_sha256(self, file: str) -> str | None:
         """The sha256 that a Hub cache keeps ``file`` under, when it is a symlink into its blobs.
@@ -112,66 +124,59 @@ class Folder:
         return blob if blob is not None and is_sha256(blob) else None
 
 
-def open_folder(path: Path, *, in_between: bool = False) -> Folder:
-    """Open a checkpoint: a folder, or a ``.safetensors`` or ``.json`` file in it.
+def open_folder(
+    path: Path, *, prefers: Prefers | None = None, inner: Sequence[str] = (), in_between: bool = False
+) -> Folder:
+    """Open a checkpoint: a folder, or a weight or ``.json`` file in it.
 
-    ``in_between`` is for who changes it in place: others are told that it is being changed.
+    Args:
+        prefers: tells which of several models in a folder or file is meant, by the names of its tensors.
+        inner: paths of folders that may be meant when the folder itself has neither config nor weights.
+        in_between: for who changes it in place; others are told that it is being changed.
 
     Raises:
         InputError: the folder is incomplete, broken, or not in a form that is read here; the code says why.
         IOFailure: the operating system refuses.
     """
-    folder = folder_of(checked_path(path))
+    folder, given = folder_of(checked_path(path))
     if not in_between:
         refuse_unfinished(folder)
-    with os_errors(folder, "list"):
-        names = sorted(os.listdir(folder))
-    weights = [name for name in names if name.endswith(WEIGHTS) and not name.startswith(".")]
-    has_index = INDEX in names
-    refuse_other_kinds(folder, names, weights, has_index)
+    names = _listed(folder)
+    within: list[Finding] = []
+    if CONFIG not in names and not has_weights(names):
+        for name in inner:
+            if (folder / name / CONFIG).is_file():
+                text = f"{folder} is the folder of a trainer; the drafter is in {name}."
+                within = [note("inner-folder", text, where=name)]
+                folder = folder / name
+                names = _listed(folder)
+                break
+    check_kind(folder, names, given)
     if CONFIG not in names:
-        raise missing(folder, "missing-config", CONFIG)
+        raise missing_config(folder, names)
     config, config_bytes = load_json(contained(folder, CONFIG))
-    index: dict[str, Any] | None = None
-    index_bytes: bytes | None = None
-    if has_index:
-        index, index_bytes = load_json(contained(folder, INDEX))
-        files = weight_map(index)
-        refuse_missing_files(folder, files)
-        headers = _read_headers(folder, sorted(set(files.values())))
-        tensors = assigned_tensors(headers, files)
-        findings = unlisted(weights, headers, files)
-    else:
-        headers = _read_headers(folder, weights)
-        tensors = _all_tensors(headers)
-        findings = []
-    others = tuple(name for name in names if _is_other(folder, name))
-    findings += _pickle_notes(others)
-    return Folder(folder, config, config_bytes, headers, tensors, index, index_bytes, others, tuple(findings))
+    found = find_weights(folder, names, given, prefers)
+    if found is None:
+        raise missing(folder, "missing-weights", "*.safetensors and no file of torch.save")
+    others = tuple(name for name in names if _is_other(folder, name, found))
+    findings = [
+        *within,
+        *found.findings,
+        *_pickle_notes(name for name in others if name not in found.looked_at),
+    ]
+    return Folder(
+        folder, config, config_bytes, found.headers, found.tensors, found.index, found.index_bytes, others,
+        tuple(findings), found.converted,
+    )  # fmt: skip
 
 
-def _read_headers(folder: Path, files: Sequence[str]) -> dict[str, Header]:
-    return {file: read_header(contained(folder, file)) for file in files}
+def _listed(folder: Path) -> list[str]:
+    with os_errors(folder, "list"):
+        return sorted(os.listdir(folder))
 
 
-def _all_tensors(headers: dict[str, Header]) -> dict[str, TensorInfo]:
-    tensors: dict[str, TensorInfo] = {}
-    for header in headers.values():
-        for name, tensor in header.tensors.items():
-            if name in tensors:
-                raise InputError(
-                    f"{name[:200]} is in {tensors[name].file} and in {tensor.file}, and there is no index.",
-                    code="duplicate-tensor",
-                    where=name[:200],
-                    got=[tensors[name].file, tensor.file],
-                    next=f"remove the file that is not meant, or add {INDEX}",
-                )
-            tensors[name] = tensor
-    return tensors
-
-
-def _is_other(folder: Path, name: str) -> bool:
-    if name in (CONFIG, INDEX) or name.endswith(WEIGHTS):
+def _is_other(folder: Path, name: str, found: Found) -> bool:
+    if name in (CONFIG, INDEX, PICKLES.index) or name.endswith(WEIGHTS) or name in found.headers:
         return False
     try:
         mode = mode_of(contained(folder, name))
@@ -180,7 +185,7 @@ def _is_other(folder: Path, name: str) -> bool:
     return mode is not None and stat.S_ISREG(mode)
 
 
-def _pickle_notes(names: Sequence[str]) -> list[Finding]:
+def _pickle_notes(names: Iterable[str]) -> list[Finding]:
     return [
         note("pickle-not-read", f"{name} is a pickle, which can run code; it was not opened.", where=name)
         for name in names

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import string
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from ckptmorph.errors import InputError, did_you_mean
@@ -18,11 +18,13 @@ WEIGHTS = ".safetensors"
 _REPOSITORY_PART = frozenset(string.ascii_letters + string.digits + "-_.")
 
 
-def folder_of(path: Path) -> Path:
-    """The checkpoint folder that ``path`` means: itself, or the folder around a weight, config or index file.
+def folder_of(path: Path) -> tuple[Path, str | None]:
+    """The checkpoint folder that ``path`` means, and the weight file in it, if that is what was given.
+
+    A folder means itself; a config, an index or the list of a distributed checkpoint mean the folder around them.
 
     Raises:
-        InputError: ``missing-folder``, ``not-a-checkpoint``, or what a single GGUF or pickle file is.
+        InputError: ``missing-folder``, ``not-a-checkpoint``, ``not-weights``, or what a single GGUF file is.
     """
     try:
         mode = os.stat(path).st_mode
@@ -31,13 +33,22 @@ def folder_of(path: Path) -> Path:
     except OSError as exc:
         raise io_failure(exc, path, "look at") from exc
     if stat.S_ISDIR(mode):
-        return path
+        return path, None
     if stat.S_ISREG(mode):
-        if path.suffix in (WEIGHTS, ".json"):
-            return path.parent
-        recognise.refuse_training_state(path, [path.name])
+        if path.suffix in (".json", ".distcp") or path.name == ".metadata":
+            return path.parent, None
+        if recognise.is_pickle(path.name) and recognise.is_extra(path.name):
+            raise InputError(
+                f"{path.name} holds no weights by its name, so it was not opened.",
+                code="not-weights",
+                where=str(path),
+                next="give the file with the weights, or its folder",
+            )
+        if path.suffix == WEIGHTS or recognise.is_pickle(path.name):
+            return path.parent, path.name
+        recognise.refuse_other_kinds(path, [path.name])
     raise InputError(
-        f"{path} is neither a folder nor a safetensors file.",
+        f"{path} is neither a folder nor a file of weights.",
         code="not-a-checkpoint",
         where=str(path),
         next="give the folder that holds config.json and the weights",
@@ -75,25 +86,6 @@ def _neighbours(path: Path) -> list[str]:
         return []
 
 
-def refuse_other_kinds(folder: Path, names: Sequence[str], weights: Sequence[str], has_index: bool) -> None:
-    """Refuse a folder that is no plain model folder. ``names`` are all its entries, ``weights`` some of them.
-
-    Raises:
-        InputError: ``missing-weights`` or one of the codes of the module ``recognise``.
-    """
-    if has_index:
-        return
-    if weights:
-        recognise.refuse_adapter(folder, names)
-        # Two models of one training run are not two shards of one model.
-        if len(weights) > 1 and recognise.is_accelerate_state(names):
-            raise recognise.accelerate_state(folder, names)
-        return
-    recognise.refuse_training_state(folder, names)
-    if CONFIG in names:
-        raise missing(folder, "missing-weights", "*.safetensors")
-
-
 def missing(folder: Path, code: str, what: str) -> InputError:
     """The error for a folder without ``what``; it points at subfolders that may be meant instead."""
     below = recognise.checkpoints_below(folder)
@@ -104,3 +96,17 @@ def missing(folder: Path, code: str, what: str) -> InputError:
         hint=f"these subfolders look like checkpoints: {', '.join(below[:5])}" if below else None,
         next=f"try {folder / below[0]}" if below else f"give the folder that holds {what}",
     )
+
+
+def missing_config(folder: Path, names: Iterable[str]) -> InputError:
+    """The error for a folder without a config; where weights are, the config of their trainer is what is missing."""
+    weights = [
+        name
+        for name in names
+        if name.endswith((WEIGHTS, ".distcp", ".metadata")) or recognise.weight_pickles([name])
+    ]
+    error = missing(folder, "missing-config", CONFIG)
+    if weights and error.hint is None:
+        error.hint = f"the weights are there ({weights[0]}), but not the config of the drafter"
+        error.next = f"copy the config.json that the drafter was trained with into {folder}"
+    return error

@@ -13,7 +13,7 @@ PREFIX = 512
 
 _UTF8_BOM = b"\xef\xbb\xbf"
 _HTML = (b"<!doctype", b"<html", b"<head", b"<?xml")
-_CONVERT = "convert it first: torch.load(FILE, weights_only=True), then safetensors.torch.save_file"
+_RENAME = "name it pytorch_model.bin; files of torch.save are read under their own names"
 
 
 def header_length(start: bytes, file_size: int, file: str) -> int:
@@ -26,7 +26,7 @@ def header_length(start: bytes, file_size: int, file: str) -> int:
     length = int.from_bytes(start[:8], "little")
     looks_right = len(start) > 8 and length <= MAX_HEADER and start[8:9] == b"{"
     if not looks_right:
-        other = _something_else(start, file)
+        other = something_else(start, file)
         if other:
             raise other
     if file_size < 8:
@@ -42,7 +42,8 @@ def header_length(start: bytes, file_size: int, file: str) -> int:
     return length
 
 
-def _something_else(start: bytes, file: str) -> InputError | None:
+def something_else(start: bytes, file: str, *, pickles: bool = True) -> InputError | None:
+    """What a file that begins like this is, if that is neither safetensors nor (unless ``pickles``) a pickle."""
     if start.startswith(b"version https://git-lfs"):
         problem = "is a git-lfs pointer, not the weights themselves"
         return refusal(file, "lfs-pointer", problem, next="git lfs pull")
@@ -50,9 +51,9 @@ def _something_else(start: bytes, file: str) -> InputError | None:
         problem = "is an HTML page, not weights"
         hint = "a login or error page was saved instead of the file"
         return refusal(file, "html-not-weights", problem, hint=hint, next="log in, then download it again")
-    if _is_pickle(start):
+    if pickles and _is_pickle(start):
         problem = "is a pickle file under another name; it was not unpickled, because that can run code"
-        return refusal(file, "pickle-weights", problem, next=_CONVERT)
+        return refusal(file, "pickle-weights", problem, next=_RENAME)
     if start.startswith(b"GGUF"):
         problem = "is a GGUF file under another name"
         return refusal(file, "gguf-weights", problem, next="start from the checkpoint it was made from")

@@ -1,6 +1,6 @@
-"""Folders whose weights are in a form that is not read here: what they are, and what to do with them first.
+"""What the names in a folder say of it: weights, what a trainer leaves beside them, and forms that are not read here.
 
-Only names are looked at. Nothing is opened, least of all a pickle, which could run code.
+Only names are looked at. Nothing is opened.
 """
 
 from __future__ import annotations
@@ -28,35 +28,47 @@ _NOT_WEIGHTS = (
     "sampler*",
     "dataloader*",
     "custom_checkpoint*",
+    "dl_state_dict*",
+    "*_states.pt",
+    "*_meta.pt",
+    "training_state_rank*",
+    "training_state.rank*",
+    "vocab_mapping*.pt",
+    "*token_map*.pt",
+    "d2t.pt",
+    "t2d.pt",
+    "mask_embedding.pt",
 )
 _MAX_SUBFOLDERS = 1000
-_LOAD = "torch.load(FILE, weights_only=True, map_location='cpu'), then safetensors.torch.save_file"
 
 
-def refuse_training_state(folder: Path, names: Sequence[str]) -> None:
-    """Raise the fitting error when ``names`` (all entries of a folder without safetensors) are recognised.
+def refuse_other_kinds(folder: Path, names: Sequence[str]) -> None:
+    """Raise the fitting error for a folder without safetensors in a form that is not read here.
 
     Raises:
-        InputError: ``dcp-state``, ``deepspeed-state``, ``accelerate-state``, ``adapter-folder``,
-            ``gguf-weights`` or ``pickle-weights``.
+        InputError: ``deepspeed-state``, ``gguf-weights`` or ``dcp-incomplete``.
     """
-    if _matching(names, ".metadata", "*.distcp"):
-        step = "python -m torch.distributed.checkpoint.format_utils dcp_to_torch FOLDER out.pt; then " + _LOAD
-        raise _recognised(folder, "dcp-state", "a sharded training state (DCP: .metadata, *.distcp)", step)
-    if _matching(names, "zero_to_fp32.py", "global_step*", "*_optim_states.pt", "mp_rank_*_model_states.pt"):
-        step = "python zero_to_fp32.py . OUTPUT --safe_serialization, the consolidation script of DeepSpeed"
+    sharded = _matching(names, "zero_to_fp32.py", "global_step*", "*_optim_states.pt", "*_model_states.pt")
+    if sharded and not weight_pickles(
+        names
+    ):  # beside it there may be weights that were gathered while saving
+        step = "python zero_to_fp32.py . OUTPUT --safe_serialization, in that folder (it is DeepSpeed's own script); "
+        step += "then copy the drafter's config.json into OUTPUT"
         raise _recognised(folder, "deepspeed-state", "a sharded training state of DeepSpeed", step)
-    if is_accelerate_state(names):
-        raise accelerate_state(folder, names)
-    refuse_adapter(folder, names)
     gguf = _matching(names, "*.gguf")
     if gguf:
         step = "start from the checkpoint that the GGUF file was made from"
         raise _recognised(folder, "gguf-weights", f"weights in GGUF form ({gguf[0]})", step)
-    pickles = [name for name in names if is_pickle(name) and not _is_extra(name)]
-    if pickles:
-        what = f"weights as pickle files ({_some(pickles)}), which can run code and were not opened"
-        raise _recognised(folder, "pickle-weights", what, _LOAD)
+    if _matching(names, "*.distcp") and ".metadata" not in names:
+        what = "pieces of a distributed checkpoint (DCP), but not the .metadata that lists them"
+        raise _recognised(
+            folder, "dcp-incomplete", what, "copy the whole folder, with the hidden file .metadata"
+        )
+
+
+def weight_pickles(names: Sequence[str]) -> list[str]:
+    """The files of torch.save that may hold weights. What is no model by its name is never opened."""
+    return [name for name in names if is_pickle(name) and not is_extra(name) and not name.startswith(".")]
 
 
 def refuse_adapter(folder: Path, names: Sequence[str]) -> None:
@@ -66,19 +78,14 @@ def refuse_adapter(folder: Path, names: Sequence[str]) -> None:
         raise _recognised(folder, "adapter-folder", "an adapter, not a whole model", step)
 
 
-def is_accelerate_state(names: Sequence[str]) -> bool:
-    """Whether the folder is the saved state of an Accelerate training run."""
+def is_training_state(names: Sequence[str]) -> bool:
+    """Whether the folder is the saved state of a training run, in which models lie beside each other."""
     return bool(_matching(names, "random_states*", "optimizer.bin"))
 
 
-def accelerate_state(folder: Path, names: Sequence[str]) -> InputError:
-    """The error for such a folder when it is not clear which of its models is meant."""
-    models = [name for name in names if name.endswith((".safetensors", *PICKLES)) and not _is_extra(name)]
-    step = "copy the right one into a folder of its own as model.safetensors, with its config.json"
-    if not any(name.endswith(".safetensors") for name in models):
-        step += ". For a pickle: " + _LOAD
-    what = f"a training state of Accelerate with these models: {_some(models)}"
-    return _recognised(folder, "accelerate-state", what, step)
+def describe(folder: Path, files: Sequence[str]) -> str:
+    """Weight files, in words."""
+    return f"these models: {_some(files)}" if len(files) > 1 else f"a file of torch.save ({_some(files)})"
 
 
 def is_pickle(name: str) -> bool:
@@ -87,12 +94,13 @@ def is_pickle(name: str) -> bool:
 
 
 def checkpoints_below(folder: Path) -> list[str]:
-    """Names of the subfolders that look like a checkpoint (they hold a config.json)."""
+    """Names of the subfolders that look like a checkpoint: they hold a config.json, or a distributed checkpoint."""
     found = []
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in islice(entries, _MAX_SUBFOLDERS):
             with suppress(OSError):
-                if os.path.isfile(os.path.join(entry.path, "config.json")):
+                marks = (os.path.join(entry.path, mark) for mark in ("config.json", ".metadata"))
+                if not is_extra(entry.name) and any(map(os.path.isfile, marks)):
                     found.append(entry.name)
     return sorted(found)
 
@@ -101,7 +109,8 @@ def _matching(names: Sequence[str], *patterns: str) -> list[str]:
     return sorted(name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns))
 
 
-def _is_extra(name: str) -> bool:
+def is_extra(name: str) -> bool:
+    """Whether a file is by its name something else than weights: an optimizer, random states, side files."""
     return bool(_matching([name], *_NOT_WEIGHTS))
 
 

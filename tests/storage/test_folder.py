@@ -210,40 +210,15 @@ def test_B116_subfolders_that_may_be_meant_are_named(tmp_path: Path, name: str) 
     assert error.next == f"try {tmp_path / 'outer' / name}"
 
 
-def test_B116_outer_folder_with_pickles_points_to_the_inner_one(tmp_path: Path) -> None:
-    path = folder(tmp_path / "epoch_0_step_9", {})
-    folder(path / "model", ONE)
-    (path / "draft_model.pt").write_bytes(b"")
-    error = refusal(path)
-    assert error.code == "pickle-weights"
-    assert error.hint is not None
-    assert "model" in error.hint
-    assert list(open_folder(path / "model").tensors) == ["a", "b"]
-
-
 @pytest.mark.parametrize(
     ("files", "code"),
     [
-        (["pytorch_model.bin"], "pickle-weights"),
-        (["draft_model.pt", "eagle3_meta.pt"], "pickle-weights"),
-        (["model.pth", "training_args.bin"], "pickle-weights"),
-        (["pytorch_model.bin", "pytorch_model.bin.index.json"], "pickle-weights"),
         (["training_args.bin"], "missing-weights"),
-        ([".metadata", "__0_0.distcp"], "dcp-state"),
-        (["__0_0.distcp"], "dcp-state"),
+        (["training_state_rank0.pt", "scaler.pt", "eagle_meta.pt"], "missing-weights"),
+        (["__0_0.distcp"], "dcp-incomplete"),
         (["global_step100/", "latest", "zero_to_fp32.py"], "deepspeed-state"),
         (["global_step100/", "latest"], "deepspeed-state"),
         (["mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_optim_states.pt"], "deepspeed-state"),
-        (
-            [
-                "optimizer.bin",
-                "pytorch_model.bin",
-                "pytorch_model_1.bin",
-                "random_states_0.pkl",
-                "scheduler.bin",
-            ],
-            "accelerate-state",
-        ),
         (["adapter_config.json", "adapter_model.bin"], "adapter-folder"),
         (["drafter-Q8_0.gguf"], "gguf-weights"),
         (["drafter-Q8_0.gguf", "imatrix.bin"], "gguf-weights"),
@@ -286,7 +261,13 @@ def test_an_adapter_is_refused_and_a_training_leftover_is_not(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("name", "code"), [("m.gguf", "gguf-weights"), ("m.bin", "pickle-weights"), ("m.txt", "not-a-checkpoint")]
+    ("name", "code"),
+    [
+        ("m.gguf", "gguf-weights"),
+        ("m.bin", "missing-config"),
+        ("optimizer.bin", "not-weights"),
+        ("m.txt", "not-a-checkpoint"),
+    ],
 )
 def test_single_files_of_another_form(tmp_path: Path, name: str, code: str) -> None:
     (tmp_path / name).write_bytes(b"")
