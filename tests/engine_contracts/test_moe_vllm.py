@@ -203,6 +203,7 @@ def test_missing(form: str, release: str, name: str) -> None:
     (item,) = [t for t in found.details if t.name == own]
     assert ("one part" in str(item.why)) is (form == "mistral" and fused)
     assert ("stays ones" in str(item.why)) is (form == "deepseek" and norm)
+    assert item.why and item.source, "whatever happens, the rule for it is told"
 
 
 def test_without_a_low_rank_the_first_projection_stands_alone() -> None:
