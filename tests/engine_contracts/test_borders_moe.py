@@ -77,6 +77,17 @@ def wrong(where: str) -> Ask:
     return ask
 
 
+def stops(field: str) -> Ask:
+    """When the engine stops at a null."""
+
+    def ask(engine: str, release: str) -> Any:
+        spec = MoE(form_of(engine, "mistral"))
+        found = look(engine, release, shapes(spec), edited(config(spec), {field: None}))
+        return next((f.stops for f in found.findings if f.code == NULL and f.where == field), None)
+
+    return ask
+
+
 STRICT = ("attention_bias", "initializer_range", "n_shared_experts", "tie_word_embeddings", "use_cache")
 SGLANG: list[Row] = [
     (
@@ -96,13 +107,30 @@ SGLANG: list[Row] = [
         *("sglang", "0.5.6.post2", "tied-embeddings tie_word_embeddings"),
         *(says("tied-embeddings", tie_word_embeddings=True), True, False),
     ),
+    (
+        *("sglang", "0.5.6.post2", f"{NULL} rope_scaling"),
+        *(says(NULL, rope_scaling={**YARN, "factor": None}), False, True),
+    ),
+    (
+        *("sglang", "0.5.7", f"{LACKS} moe_layer_freq"),
+        *(says(LACKS, moe_layer_freq=ABSENT, first_k_dense_replace=2), False, True),
+    ),
+    (
+        *("sglang", "0.5.7", f"{NULL} moe_layer_freq"),
+        *(says(NULL, moe_layer_freq=None, first_k_dense_replace=2), False, True),
+    ),
     ("sglang", "0.5.9", "flat rope_interleave", fact("rope_interleave", rope_interleave=False), True, False),
     ("sglang", "0.5.10", f"{BROKEN} architectures", wrong("architectures"), ["alone"], []),
     ("sglang", "0.5.10", "fc.*", fate("eagle_linear.weight"), "dropped", "loaded"),
     ("sglang", "0.5.10", "flat rope_theta", fact("rope_theta", **NEW), 1e4, 7e4),
     ("sglang", "0.5.10", "flat rope_scaling", fact("rope_scaling", **NEW), None, YARN),
     *[("sglang", "0.5.11", f"{NULL} {field}", says(NULL, **{field: None}), False, True) for field in STRICT],
+    (
+        *("sglang", "0.5.11", f"{NULL} routed_scaling_factor"),
+        *(says(NULL, routed_scaling_factor=None), False, True),
+    ),
     ("sglang", "0.5.12", "engine-field-missing scoring_func", says(LACKS, scoring_func=ABSENT), False, True),
+    ("sglang", "0.5.14", f"{NULL} v_head_dim", stops("v_head_dim"), "start", None),
     ("sglang", "0.5.14", f"{BROKEN} architectures", wrong("architectures"), [], ["use_dsa"]),
     ("sglang", "0.5.16", "flat scoring", fact("scoring", scoring_func="sigmoid"), "softmax", "sigmoid"),
     ("sglang", "0.5.17", f"{BROKEN} architectures", wrong("architectures"), ["use_dsa"], []),
