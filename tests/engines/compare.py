@@ -10,8 +10,9 @@ from typing import Any
 
 import ckptmorph
 from ckptmorph.errors import CkptmorphError
-from tests.engines.files import TARGET, built, digest, files
+from tests.engines.files import File, built, digested, files
 from tests.engines.observations import Record
+from tests.engines.targets import targets
 
 # Parameters that a class inherits and its forward pass never looks at: what they hold is no matter.
 NEVER_USED = {
@@ -55,29 +56,33 @@ class Row:
     stale: list[str] = field(default_factory=list)
 
 
-def judged(engine: str, release: str, records: dict[str, Record]) -> Row:
-    """Compare everything that was seen of one release."""
+def judged(
+    engine: str, release: str, records: dict[str, Record], shown: tuple[File, ...] | None = None
+) -> Row:
+    """Compare everything that was seen of one release. ``shown``: what it was shown; everything when it is absent."""
+    shown = files(engine, release) if shown is None else shown
     row = Row(engine, release)
     with tempfile.TemporaryDirectory() as folder:
-        for file, where in built(files(engine, release), Path(folder)):
+        beside = targets(Path(folder))
+        for file, where in built(shown, Path(folder)):
             seen = records.get(file.name)
-            if seen is None or seen["digest"] != digest(where):
+            if seen is None or seen["digest"] != digested(file, where, beside):
                 row.stale.append(file.name)
                 continue
-            said = predicted(where, engine, release)
+            said = predicted(where, engine, release, beside[file.target])
             row.pairs += 1
             row.open += isinstance(said, CkptmorphError) or said.effect.starts is None
             row.wrong += "error" in seen or bool(seen.get("random"))
             whole = records.get(f"{file.name.partition('/')[0]}/whole")
             row.differing += [(file.name, d) for d in differences(engine, said, seen, whole)]
-    row.stale += sorted(set(records) - {file.name for file in files(engine, release)})
+    row.stale += sorted(set(records) - {file.name for file in shown})
     return row
 
 
-def predicted(folder: Path, engine: str, release: str) -> Any:
+def predicted(folder: Path, engine: str, release: str, target: Path) -> Any:
     """The verification, or the error that keeps `verify` from judging."""
     try:
-        return ckptmorph.verify(folder, engine=f"{engine}@{release}", target=TARGET)
+        return ckptmorph.verify(folder, engine=f"{engine}@{release}", target=target)
     except CkptmorphError as error:
         return error
 

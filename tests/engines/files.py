@@ -7,7 +7,7 @@ under the name and compared later.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -52,18 +52,20 @@ class File:
         method: how the engine is told to draft, EAGLE or EAGLE3.
         build: writes it into a folder that does not exist yet.
         whole: nothing is wrong with it.
+        target: which of `targets` it is shown beside.
     """
 
     name: str
     method: str
     build: Callable[[Path], Path]
     whole: bool = False
+    target: str = "trained"
 
 
-def digest(folder: Path) -> str:
-    """What the files in a folder hold, in 12 letters; side-cars, readmes and the padding of headers are left out."""
+def digest(*folders: Path) -> str:
+    """What the files in folders hold, in 12 letters; side-cars, readmes and the padding of headers are left out."""
     seen = hashlib.sha256()
-    for path in sorted(folder.iterdir()):
+    for path in (path for folder in folders for path in sorted(folder.iterdir())):
         if path.suffix in (".safetensors", ".json") and not path.name.startswith(("ckptmorph", "manifest")):
             data = path.read_bytes()
             if path.suffix == ".safetensors":
@@ -71,6 +73,11 @@ def digest(folder: Path) -> str:
                 data = data[8:end].rstrip(b" ") + data[end:]
             seen.update(path.name.encode() + b"\0" + data)
     return seen.hexdigest()[:12]
+
+
+def digested(file: File, folder: Path, targets: Mapping[str, Path]) -> str:
+    """The digest of a file, with its target's if that is made, too."""
+    return digest(folder, *([] if file.target == "trained" else [targets[file.target]]))
 
 
 def _plain(name: str, method: str, content: Tensors, said: dict[str, Any], whole: bool = False) -> File:
@@ -95,7 +102,7 @@ def _changed(base: str, method: str, content: Tensors, said: dict[str, Any]) -> 
             f"typo:{name}", {**rest, f"{first}.z{last[1:]}" if first else f"z{name[1:]}": content[name]}, said
         )
         if dtype in ("BF16", "F16", "F32"):
-            for what, other in _sizes(shape).items():
+            for what, other in sizes(shape).items():
                 yield file(f"{what}:{name}", {**rest, name: floats(name, other, dtype)}, said)
     for prefix in ("model.", "module.", "draft_model."):
         yield file(f"prefix:{prefix}", {prefix + k: v for k, v in content.items()}, said)
@@ -103,7 +110,7 @@ def _changed(base: str, method: str, content: Tensors, said: dict[str, Any]) -> 
     yield file(f"prefix-one:{one}", {"model." + k if k == one else k: v for k, v in content.items()}, said)
     yield file("extra:something.weight", {**content, "something.weight": floats("something", (4, 4))}, said)
     yield file("extra:rotary", {**content, "rotary_emb.inv_freq": floats("rotary", (8,))}, said)
-    for path, value in _leaves(said):
+    for path, value in leaves(said):
         yield file(f"absent:{path}", content, edited(said, {path: ABSENT}))
         if path not in ("architectures", "model_type", "torch_dtype"):
             yield file(f"null:{path}", content, edited(said, {path: None}))
@@ -120,7 +127,8 @@ def _changed(base: str, method: str, content: Tensors, said: dict[str, Any]) -> 
             yield file(f"set:{flag}", content, edited(said, {flag: True}))
 
 
-def _sizes(shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+def sizes(shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    """Wrong shapes."""
     out: dict[str, tuple[int, ...]] = {
         "taller": (shape[0] + 1, *shape[1:]),
         "shorter": (shape[0] - 1, *shape[1:]),
@@ -130,15 +138,17 @@ def _sizes(shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
     return out
 
 
-def _leaves(said: dict[str, Any], at: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(said: dict[str, Any], at: str = "") -> Iterator[tuple[str, Any]]:
+    """Every field with its dotted path, those that hold others too."""
     for key, value in said.items():
         yield at + key, value
         if isinstance(value, dict):
-            yield from _leaves(value, f"{at}{key}.")
+            yield from leaves(value, f"{at}{key}.")
 
 
-def _ids(base: str, content: Tensors, said: dict[str, Any], path: str, ids: list[int]) -> Iterator[File]:
-    lists: dict[str, Any] = {
+def id_lists(ids: list[int]) -> dict[str, list[int]]:
+    """Other lists of layer ids, of a target with eight layers."""
+    return {
         "up": [i + 1 for i in ids],
         "down": [i - 1 for i in ids],
         "back": ids[::-1],
@@ -151,7 +161,10 @@ def _ids(base: str, content: Tensors, said: dict[str, Any], path: str, ids: list
         "past": [*ids[:2], 8],
         "far": [*ids[:2], 50],
     }
-    for what, given in lists.items():
+
+
+def _ids(base: str, content: Tensors, said: dict[str, Any], path: str, ids: list[int]) -> Iterator[File]:
+    for what, given in id_lists(ids).items():
         yield _plain(f"{base}/ids:{what}", "EAGLE3", content, edited(said, {path: given}))
     other = (
         "eagle_aux_hidden_state_layer_ids" if "." in path else "eagle_config.eagle_aux_hidden_state_layer_ids"
@@ -247,7 +260,16 @@ def eagle(engine: str) -> tuple[File, ...]:
 
 def files(engine: str, release: str) -> tuple[File, ...]:
     """Everything an engine release is shown. One that takes seconds to start is not shown every variant."""
-    every = (*eagle3(engine), *eagle(engine), *converted(engine, release), *again(engine, release))
+    from tests.engines.latent import latent  # which is made of the above
+
+    more = latent(engine, release) if engine == "sglang" else ()
+    every = (
+        *eagle3(engine),
+        *eagle(engine),
+        *more,
+        *converted(engine, release),
+        *again(engine, release),
+    )
     bases, (shown, once) = ALL_CHANGES.get(engine, ()), ONE_RELEASE.get(engine, (release, ()))
 
     def right(file: File) -> bool:
@@ -256,6 +278,13 @@ def files(engine: str, release: str) -> tuple[File, ...]:
         return not slow and (release == shown or change.partition(":")[0] not in once)
 
     return tuple(file for file in every if right(file))
+
+
+def sample(every: tuple[File, ...], number: int) -> tuple[File, ...]:
+    """About so many of them, from everywhere, and the whole drafter of each group that is in it; always the same."""
+    chosen = {file.name for file in every[:: max(1, len(every) // number)]}
+    chosen |= {f"{name.partition('/')[0]}/whole" for name in chosen}
+    return tuple(file for file in every if file.name in chosen)
 
 
 @cache
@@ -333,7 +362,7 @@ def _convert(folder: Path, to: str) -> Callable[[Path], Path]:
 
 
 def built(files: tuple[File, ...], root: Path) -> Iterator[tuple[File, Path]]:
-    """Write them; those that cannot be (a conversion that is refused) are left out."""
+    """Write them; those that cannot be (a conversion that is refused) are left out. Targets go into the same folder."""
     for k, file in enumerate(files):
         try:
             yield file, file.build(root / str(k))

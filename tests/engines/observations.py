@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from tests.engines.files import TARGET, File, built, digest
+from tests.engines.files import File, built, digested
+from tests.engines.targets import targets
 
 HERE = Path(__file__).parent
 STORED = HERE / "observed"
@@ -36,8 +37,12 @@ def observe(
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         made = list(built(tuple(files), root / "drafters"))
-        jobs = [{"id": file.name, "path": str(where), "method": file.method} for file, where in made]
-        (root / "jobs.json").write_text(json.dumps({"target": str(TARGET), "drafters": jobs}))
+        beside = targets(root / "drafters")
+        jobs = [
+            {"id": f.name, "path": str(where), "method": f.method, "target": str(beside[f.target])}
+            for f, where in made
+        ]
+        (root / "jobs.json").write_text(json.dumps({"target": str(beside["trained"]), "drafters": jobs}))
         script = HERE / "observe" / f"{engine}_loads.py"
         command = [python, str(script), str(root / "jobs.json"), str(root / "out.json")]
         with (root / "log").open("w") as log:
@@ -48,7 +53,7 @@ def observe(
         seen = json.loads((root / "out.json").read_text())
         records = {
             file.name: {
-                "digest": digest(where),
+                "digest": digested(file, where, beside),
                 **condensed(plainly(seen["observed"][file.name]), file.whole),
             }
             for file, where in made
@@ -107,16 +112,30 @@ def store(engine: str, release: str, records: dict[str, Record], stand_ins: Iter
     """Keep the records of one release, one line a file so that a change is seen in a diff."""
     STORED.mkdir(exist_ok=True)
     path = STORED / f"{engine}-{release}.json"
-    short = {}
-    for name, record in records.items():
-        usual = _usual(name, records)
-        short[name] = {k: v for k, v in record.items() if v != usual.get(k)}
+    short = _short(records)
     lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(record)}" for name, record in sorted(short.items()))
-    head = {"engine": engine, "release": release}
+    head: dict[str, Any] = {"engine": engine, "release": release}
     if stand_ins:
         head["stand_ins"] = list(stand_ins)
     path.write_text(f'{json.dumps(head)[:-1]}, "files": {{\n{lines}\n}}}}\n')
     return path
+
+
+def _short(records: dict[str, Record]) -> dict[str, Record]:
+    short = {}
+    for name, record in records.items():
+        usual = _usual(name, records)
+        short[name] = {k: v for k, v in record.items() if v != usual.get(k)}
+    return short
+
+
+def _long(short: dict[str, Record]) -> dict[str, Record]:
+    return {name: {**_usual(name, short), **record} for name, record in short.items()}
+
+
+def kept(records: dict[str, Record]) -> dict[str, Record]:
+    """The records as they come back when they are stored and read again."""
+    return _long(json.loads(json.dumps(_short(records))))
 
 
 def _usual(name: str, records: dict[str, Record]) -> Record:
@@ -131,8 +150,6 @@ def stored() -> list[tuple[str, str, dict[str, Record]]]:
     """Engine, release and records of everything kept."""
     out = []
     for path in sorted(STORED.glob("*.json")):
-        kept = json.loads(path.read_text())
-        files = kept["files"]
-        whole = {name: {**_usual(name, files), **record} for name, record in files.items()}
-        out.append((kept["engine"], kept["release"], whole))
+        found = json.loads(path.read_text())
+        out.append((found["engine"], found["release"], _long(found["files"])))
     return out

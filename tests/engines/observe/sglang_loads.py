@@ -5,8 +5,8 @@
 JOBS is ``{"target": DIR, "drafters": [{"id": ..., "path": DIR, "method": "EAGLE" or "EAGLE3"}, ...]}``. Every drafter
 is loaded in a process of its own. SGLang's own code makes the server arguments, reads the config, finds the class,
 builds it, walks the files, loads, shares tables with the target, and tells the target which states to capture. Ours
-are: the stand-ins for modules that need a GPU (``STAND_INS``, ``ROTARY_KERNEL``), attention and MLP of the target that
-only count, and the bookkeeping.
+are: the stand-ins for modules that need a GPU (``STAND_INS``, ``ROTARY_KERNEL``) and for the rotary embedding of CPUs
+(`plain_rotary`), attention and MLP that only count, and the bookkeeping.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import os
 import tempfile
 import textwrap
+import traceback
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,6 +33,15 @@ from recorder import Recorder
 STAND_INS = ("triton", "torchvision", "tvm_ffi", "sgl_kernel", "xgrammar")
 # On a CPU without AMX the rotary embedding asks for vLLM's kernel, which loading never calls.
 ROTARY_KERNEL = "vllm"
+
+
+def plain_rotary() -> None:
+    """Where latent attention has no scaling, the function for CPUs fails, and only that one: take the one for GPUs."""
+    from sglang.srt.layers import rotary_embedding
+
+    module = importlib.import_module(rotary_embedding.get_rope_wrapper.__module__)
+    for_cpu, scaling = module.get_rope_cpu, 5
+    module.get_rope_cpu = lambda *args: for_cpu(*args) if args[scaling] else module.get_rope(*args[:-1])
 
 
 def prepare() -> None:
@@ -174,44 +185,50 @@ def wanted(args: Any, target_config: Any, target: Any, algorithm: Any) -> bool:
     return bool(found.eagle_use_aux_hidden_state)
 
 
-class Adds(torch.nn.Module):
-    """Stands where attention or MLP was: whatever comes in, a fixed number goes out."""
+def adds(number: float) -> Any:
+    """A forward pass for attention or MLP: whatever comes in, a fixed number goes out."""
 
-    def __init__(self, number: float) -> None:
-        super().__init__()
-        self.number = number
+    def forward(*args: Any, **options: Any) -> torch.Tensor:
+        floats = [a for a in args if isinstance(a, torch.Tensor) and a.is_floating_point()]
+        return torch.full_like(options.get("hidden_states", floats[-1] if floats else None), number)
 
-    def forward(self, *args: Any, **options: Any) -> torch.Tensor:
-        """As wide as the hidden state that came in."""
-        hidden = options.get(
-            "hidden_states", next((a for a in reversed(args) if torch.is_floating_point(a)), None)
-        )
-        return torch.full_like(hidden, self.number)
+    return forward
+
+
+def passed(body: Any) -> tuple[Any, int]:
+    """Run the real loop over layers that add 1 each, and give what comes out, and the width of a state.
+
+    Layers, norms and everything between them are the engine's.
+    """
+    for layer in body.layers:
+        layer.self_attn.forward, layer.mlp.forward = adds(0.0), adds(1.0)
+    width = body.embed_tokens.weight.shape[1]
+    start = torch.zeros(1, width, dtype=body.embed_tokens.weight.dtype)
+    zero = torch.zeros(1, dtype=torch.long)
+    with torch.no_grad():
+        return body(zero, zero, OneToken(zero, start), start), width
 
 
 def states(body: Any) -> list[int]:
-    """Run the real loop over layers that add 1 each: what is captured says how many were applied before.
-
-    The embedding's output, zeros here, is state 0. Layers, norms and the code that captures are the engine's.
-    """
-    for layer in body.layers:
-        layer.self_attn, layer.mlp = Adds(0.0), Adds(1.0)
-    start = torch.zeros(1, body.config.hidden_size, dtype=next(body.parameters()).dtype)
-    zero = torch.zeros(1, dtype=torch.long)
-    with torch.no_grad():
-        out = body(zero, zero, OneToken(), start)
+    """What is captured says how many layers were applied before. The embedding's output, zeros here, is state 0."""
+    out, width = passed(body)
     if isinstance(out, torch.Tensor):
         return []  # it captures nothing
-    return [round(float(state.flatten()[0])) for state in out[1]]
+    handed = out[1].split(width, dim=-1) if isinstance(out[1], torch.Tensor) else out[1]
+    return [round(float(state.flatten()[0])) for state in handed]
 
 
 class OneToken:
     """A batch of one token, as far as the loop over layers looks at it: decoding, and nothing special."""
 
-    def __getattr__(self, name: str) -> Any:
+    def __init__(self, ids: torch.Tensor, state: torch.Tensor) -> None:
         from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
-        return ForwardMode.DECODE if name == "forward_mode" else None
+        self.forward_mode, self.input_ids = ForwardMode.DECODE, ids
+        self.spec_info = SimpleNamespace(hidden_states=state)
+
+    def __getattr__(self, name: str) -> Any:
+        return None
 
 
 def observe(job: dict[str, Any], drafter: dict[str, str], out: dict[str, Any]) -> None:
@@ -220,7 +237,7 @@ def observe(job: dict[str, Any], drafter: dict[str, str], out: dict[str, Any]) -
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
     out["stage"] = "arguments"
-    args = server_args(job["target"], drafter["method"], drafter["path"])
+    args = server_args(drafter.get("target", job["target"]), drafter["method"], drafter["path"])
     algorithm = SpeculativeAlgorithm.from_string(drafter["method"])
     target_config = ModelConfig.from_server_args(args)
     one_process(args, target_config)
@@ -241,15 +258,21 @@ def observe(job: dict[str, Any], drafter: dict[str, str], out: dict[str, Any]) -
     out["shared"] = sorted(
         n for n, p in model.named_parameters(remove_duplicate=False) if p.data_ptr() in owned
     )
-    if algorithm.is_eagle3():
-        out["stage"] = "capture"
-        if wanted(args, target_config, target, algorithm):
-            try:
-                out["captured"] = states(target.model)
-            except Exception as error:
-                out["forward_error"] = f"{type(error).__name__}: {error}"
+    out["stage"] = "capture"
+    try:
+        if not algorithm.is_eagle3():
+            if (
+                config.dtype == target_config.dtype
+            ):  # with another one the first forward pass fails, whatever the file
+                passed(model.model)
+        elif wanted(args, target_config, target, algorithm):
+            out["captured"] = states(target.model)
         else:
             out["captured"] = None
+    except Exception as error:
+        if os.environ.get("OBSERVE_TRACE"):
+            traceback.print_exc()
+        out["forward_error"] = f"{type(error).__name__}: {error}"
     out["stage"] = "done"
 
 
@@ -258,11 +281,14 @@ def main() -> None:
     prepare()
     import sglang
     from sglang.srt.model_loader import loader  # noqa: F401
-    from sglang.srt.models import llama, llama_eagle, llama_eagle3, qwen2_eagle, registry  # noqa: F401
+    from sglang.srt.models import (  # noqa: F401
+        deepseek_v2, llama, llama_eagle, llama_eagle3, mistral_large_3_eagle, qwen2_eagle, registry,
+    )  # fmt: skip
 
     stand_in_for(
         ROTARY_KERNEL
     )  # only now: what was imported before looks whether it is there, and does more if so
+    plain_rotary()
     observe_all(observe, sglang.__version__)
 
 

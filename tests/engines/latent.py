@@ -1,0 +1,199 @@
+"""Drafters with latent attention, whole and with one thing wrong: EAGLE-3 ones, and EAGLE-1 ones with experts.
+
+They have many tensors and fields that are alike, so not everything is tried with every one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import ckptmorph
+from tests import mla_builders, moe_builders
+from tests.builders import ABSENT, Tensors, edited, floats, integers, write_folder
+from tests.engines.files import File, id_lists, leaves, sizes
+from tests.engines.targets import targets
+from tests.mla_builders import MLA
+from tests.moe_builders import MoE
+
+IDS = (1, 3, 4)
+# As those of .experts.0. and .experts.3., and of the first layer.
+SAME = (".experts.1.", ".experts.2.", "layers.1.attention.", "layers.1.self_attn.")
+NAMES = ("architectures", "model_type", "torch_dtype")
+FLAGS = ("bias", "fc_norm", "norm_output", "tie_word_embeddings", "mla_use_nope")
+E3 = {"sglang": MLA(ids=IDS), "vllm": MLA(layout="vllm", ids=(2, 4, 5))}
+BEFORE = ("0.5.9", "0.5.11")  # SGLang without the EAGLE-3 class
+E3_CLASSES = ("DeepseekV3ForCausalLM",)
+E1 = {"sglang": ("sglang",), "vllm": ("mistral", "deepseek")}
+E1_CLASSES = ("MistralLarge3ForCausalLM",)
+
+
+def _file(
+    name: str, method: str, target: str, content: Tensors, said: Mapping[str, Any], whole: bool = False
+) -> File:
+    return File(name, method, lambda folder: write_folder(folder, content, said), whole, target)
+
+
+def _changed(
+    base: str, method: str, target: str, content: Tensors, said: dict[str, Any], classes: tuple[str, ...]
+) -> Iterator[File]:
+    """One thing wrong at a time."""
+
+    def file(change: str, tensors: Tensors, config: Mapping[str, Any]) -> File:
+        return _file(f"{base}/{change}", method, target, tensors, config)
+
+    def put(path: str, value: Any) -> File:
+        what = "absent" if value is ABSENT else "null" if value is None else f"{value}".lower()
+        return file(f"{what}:{path}", content, edited(said, {path: value}))
+
+    yield _file(f"{base}/whole", method, target, content, said, whole=True)
+    for number, (name, (dtype, shape, _)) in enumerate(content.items()):
+        if any(part in name for part in SAME):
+            continue
+        rest = {k: v for k, v in content.items() if k != name}
+        yield file(f"drop:{name}", rest, said)
+        if number % 12 == 0:
+            first, _, last = name.rpartition(".")
+            yield file(f"typo:{name}", {**rest, f"{first}.z{last[1:]}".lstrip("."): content[name]}, said)
+        if dtype in ("BF16", "F32") and number % 3 == 0:
+            other = [*sizes(shape).items()]
+            what, wrong = other[number // 3 % len(other)]
+            yield file(f"{what}:{name}", {**rest, name: floats(name, wrong, dtype)}, said)
+    yield file("prefix:module.", {"module." + k: v for k, v in content.items()}, said)
+    yield file("extra:something.weight", {**content, "something.weight": floats("something", (4, 4))}, said)
+    for number, (path, value) in enumerate(leaves(said)):
+        if isinstance(value, bool):
+            yield put(path, not value)
+        elif isinstance(value, int) and number % 4 == 1:
+            yield file(f"plus:{path}", content, edited(said, {path: value + 1}))
+        else:
+            yield put(path, ABSENT if number % 2 or path in NAMES else None)
+    for named in classes:
+        yield file(f"class:{named}", content, edited(said, {"architectures": [named]}))
+    for kind in ("deepseek_v2", "nonsense"):
+        yield file(f"type:{kind}", content, edited(said, {"model_type": kind}))
+    for flag in FLAGS:
+        if flag not in said:
+            yield file(f"set:{flag}", content, edited(said, {flag: True}))
+
+
+# --- EAGLE-3 ---
+
+
+def _e3(
+    name: str, spec: MLA, edits: Mapping[str, Any] | None = None, *, without: str = "", whole: bool = False
+) -> File:
+    content = {k: v for k, v in mla_builders.tensors(spec).items() if k != without}
+    return _file(name, "EAGLE3", "deepseek", content, edited(mla_builders.config(spec), edits or {}), whole)
+
+
+def _eagle3(engine: str, release: str) -> Iterator[File]:
+    spec = E3[engine]
+    if release in BEFORE:
+        yield _e3("l3/whole", spec)
+        return
+    content, said = mla_builders.tensors(spec), mla_builders.config(spec)
+    yield from _changed("l3", "EAGLE3", "deepseek", content, said, E3_CLASSES)
+    assert spec.ids is not None
+    at = ("eagle_config." if engine == "sglang" else "") + "eagle_aux_hidden_state_layer_ids"
+    for what, ids in id_lists(list(spec.ids)).items():
+        yield _e3(f"l3/ids:{what}", spec, {at: ids})
+    chosen = integers(mla_builders.scattered(spec.vocab, spec.draft))
+    yield _file("l3/map:absolute", "EAGLE3", "deepseek", {**content, "d2t": chosen}, said)
+    full = replace(spec, draft=spec.vocab)
+    others: dict[str, MLA] = {
+        "l3-extras": spec.having("fc_norm", "fc_bias", "input_norm", "embed"),
+        "l3-norms": spec.having("fc_norm"),
+        "l3-wide": replace(spec, target_hidden=24).having("embed"),
+        "l3-vocabulary": full,
+        "l3-q": replace(spec, q_rank=None),
+        "l3-two": replace(spec, layers=2),
+        "l3-float": replace(spec, dtype="F32"),
+    } | {f"l3-{layout}": form for layout, form in E3.items() if layout != engine}
+    for base, other in others.items():
+        yield _e3(f"{base}/whole", other, whole=base in ("l3-norms", "l3-vocabulary"))
+    yield _e3("l3-extras/absent:bias", others["l3-extras"], {"bias": ABSENT})
+    yield _e3("l3-norms/drop:fc_norm.1.weight", others["l3-norms"], without="fc_norm.1.weight")
+    yield _e3("l3-norms/instead:use_aux_norm", others["l3-norms"], {"fc_norm": ABSENT, "use_aux_norm": True})
+    yield _e3("l3-wide/drop:embed_tokens.weight", others["l3-wide"], without="embed_tokens.weight")
+    yield _e3("l3-vocabulary/absent:draft_vocab_size", full, {"draft_vocab_size": ABSENT})
+    yield _e3("l3-vocabulary/drop:lm_head.weight", full, without="lm_head.weight")
+    yield _e3("l3-q/absent:q_lora_rank", others["l3-q"], {"q_lora_rank": ABSENT})
+
+
+# --- EAGLE-1 ---
+
+
+def _e1(
+    name: str, spec: MoE, edits: Mapping[str, Any] | None = None, *, without: str = "", whole: bool = False
+) -> File:
+    content = {k: v for k, v in moe_builders.tensors(spec).items() if k != without}
+    return _file(name, "EAGLE", "mistral", content, edited(moe_builders.config(spec), edits or {}), whole)
+
+
+def _eagle(engine: str) -> Iterator[File]:
+    for form in E1[engine]:
+        base, spec = f"l1-{form}", MoE(form=form)
+        content, said = moe_builders.tensors(spec), moe_builders.config(spec)
+        yield from _changed(base, "EAGLE", "mistral", content, said, E1_CLASSES)
+        others = {
+            f"{base}-dense": replace(spec, dense=2),
+            f"{base}-experts": replace(spec, dense=0),
+            f"{base}-bias": spec.having("bias", "head", "embed"),
+            f"{base}-alone": replace(spec, shared=0),
+            f"{base}-q": replace(spec, q_rank=None),
+            f"{base}-float": replace(spec, dtype="F32"),
+        }
+        for name, other in others.items():
+            yield _e1(f"{name}/whole", other, whole=not name.endswith("float"))
+        for field in ("first_k_dense_replace", "moe_layer_freq"):
+            if field in moe_builders.config(others[f"{base}-dense"]):
+                yield _e1(f"{base}-dense/absent:{field}", others[f"{base}-dense"], {field: ABSENT})
+        for number in (0, 1, 3):
+            yield _e1(
+                f"{base}-dense/first:{number}", others[f"{base}-dense"], {"first_k_dense_replace": number}
+            )
+        biased = others[f"{base}-bias"]
+        names = [k for k in moe_builders.tensors(biased) if "router_biases" in k or "correction_bias" in k]
+        yield _e1(f"{base}-bias/drop:{names[0]}", biased, without=names[0])
+        yield _e1(f"{base}-bias/null:topk_method", biased, {"topk_method": None})
+        yield _e1(
+            f"{base}-alone/absent:n_shared_experts", others[f"{base}-alone"], {"n_shared_experts": ABSENT}
+        )
+        yield _e1(f"{base}-q/absent:q_lora_rank", others[f"{base}-q"], {"q_lora_rank": ABSENT})
+    for form in moe_builders.FORMS:
+        if form not in E1[engine]:
+            yield _e1(f"l1-{form}/whole", MoE(form=form))
+
+
+# --- all ---
+
+
+@cache
+def latent(engine: str, release: str) -> tuple[File, ...]:
+    """What an engine release is shown, with what conversion makes for it of drafters in other forms."""
+    if engine not in E3:
+        return ()
+    to, out = f"{engine}@{release}", [*_eagle3(engine, release), *_eagle(engine)]
+    for layout, spec in E3.items():
+        build = _converted(to, "deepseek", mla_builders.tensors(spec), mla_builders.config(spec))
+        out.append(File(f"l3-converted-{layout}/whole", "EAGLE3", build, True, "deepseek"))
+    for form in moe_builders.FORMS:
+        for extras in ((), ("bias",)):
+            one = MoE(form=form).having(*extras)
+            build = _converted(to, "mistral", moe_builders.tensors(one), moe_builders.config(one))
+            name = "-".join(("l1-converted", form, *extras))
+            out.append(File(f"{name}/whole", "EAGLE", build, True, "mistral"))
+    return tuple(out)
+
+
+def _converted(to: str, target: str, content: Tensors, said: Mapping[str, Any]) -> Callable[[Path], Path]:
+    def build(out: Path) -> Path:
+        start = write_folder(out.with_name(f"{out.name}-start"), content, said)
+        ckptmorph.convert(start, out, to=to, target=targets(out.parent)[target])
+        return out
+
+    return build
