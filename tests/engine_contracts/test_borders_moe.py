@@ -130,6 +130,8 @@ SGLANG: list[Row] = [
         *(says(NULL, routed_scaling_factor=None), False, True),
     ),
     ("sglang", "0.5.12", "engine-field-missing scoring_func", says(LACKS, scoring_func=ABSENT), False, True),
+    ("sglang", "0.5.11", f"{NULL} moe_intermediate_size", says(NULL, moe_intermediate_size=None), False, True),
+    ("sglang", "0.5.14", "flat v_head_dim", fact("v_head_dim", v_head_dim=None), 128, 4),
     ("sglang", "0.5.14", f"{NULL} v_head_dim", stops("v_head_dim"), "start", None),
     ("sglang", "0.5.14", f"{BROKEN} architectures", wrong("architectures"), [], ["use_dsa"]),
     ("sglang", "0.5.16", "flat scoring", fact("scoring", scoring_func="sigmoid"), "softmax", "sigmoid"),

@@ -45,6 +45,8 @@ class Loader(torch.nn.Module):
                 self.fc.weight.data[1:2].fill_(0)
             elif name in ("first", "second"):
                 self.waiting[name] = tensor
+            elif name == "thrown":
+                torch.cat([tensor, tensor])
         if len(self.waiting) == 2:
             both = torch.cat([self.waiting.pop("first"), self.waiting.pop("second")])
             with ThreadPoolExecutor() as pool:
@@ -97,6 +99,11 @@ def test_two_that_are_joined_and_written_by_another_thread(monkeypatch: pytest.M
 def test_what_another_thread_raises_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RuntimeError, match="size"):
         shown(monkeypatch, second=torch.randn(2, 3), first=torch.randn(3, 3))
+
+
+def test_what_is_joined_and_thrown_away_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = shown(monkeypatch, thrown=torch.randn(3, 2))
+    assert (seen["written"], seen["reads"], seen["computed"]) == ({}, {"thrown": []}, [])
 
 
 def test_one_that_waits_for_another_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
