@@ -14,6 +14,7 @@ from ckptmorph.schema.base import Model
 from ckptmorph.schema.engines import Capture, Policy
 from ckptmorph.schema.models import Check, Entry, Fact, Ignored, Index, Name, Tensor, Use
 from ckptmorph.schema.positions import load_yaml
+from ckptmorph.schema.training import SideMap
 from tools import tour
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -91,6 +92,7 @@ def _anchor(heading: str) -> str:
 SNIPPET = re.compile(r"^```yaml\n(.*?)^```$", re.M | re.S)
 LISTS = {
     "names": Name, "missing": Policy, "ignored_tensors": Ignored, "checks": Check, "capture": Capture,
+    "side_maps": SideMap,
 }  # fmt: skip
 MAPPINGS = {"tensors": Tensor, "facts": Fact, "index": Index}
 

@@ -24,7 +24,9 @@ from tests.moe_builders import FORMS
 
 ROOT = Path(__file__).resolve().parents[2]
 FIXTURES = ROOT / "tests" / "fixtures"
-DRAFTERS = sorted(p for p in FIXTURES.iterdir() if p.name != "trained-target")
+DRAFTERS = sorted(
+    p for p in FIXTURES.iterdir() if p.name != "trained-target" and (p / "config.json").exists()
+)
 TARGET = FIXTURES / "trained-target"
 #: What each command may answer: a verification may fail, and the answer to "where else" may be "nowhere".
 ANSWERS = {"plan": {0}, "verify": {0, 1}, "graph": {0, 4}, "inspect": {0}, "schemas": {0}}
