@@ -27,6 +27,8 @@ MAX_INDEX, MAX_ALL = 512, 1 << 16
 
 Fate = Literal["loaded", "ignored", "dropped", "missing", "misshapen", "from_target", "raises"]
 
+_TAKEN = {"cut": "cut", "padded": "padded", "random": "with what lacks left to chance"}
+
 
 class Treated(Value):
     """What happens to one tensor of the file, or to one parameter that the engine builds.
@@ -49,7 +51,7 @@ class Treated(Value):
     got: tuple[int, ...] | None = None
     source: str | None = None
     logged: bool = False
-    taken: Literal["cut", "padded", "cut and padded"] | None = None
+    taken: str | None = None
     mild: bool = False
 
 
@@ -207,7 +209,7 @@ class TensorPrediction:
         loads = "raises" not in taken and len(got) == len(expected)
         return Treated(
             name=name, fate="misshapen", parameter=canon.name, expected=expected, got=got,
-            taken=" and ".join(sorted(taken)) if loads else None,
+            taken=" and ".join(_TAKEN[how] for how in sorted(taken)) if loads else None,
             why=rules[0].because if loads else "the engine builds another shape from this config",
             source=cite(rules[0].source) if loads else None,
         )  # fmt: skip

@@ -79,7 +79,9 @@ class Sizes(Model):
     tensor: list[NameText] = Field(description="parameters it is for")
     dim: int = Field(description="dimension, counted from 0")
     larger: Literal["raises", "cut"] = Field("raises", description="what happens when the file has more")
-    smaller: Literal["raises", "padded"] = Field("raises", description="when it has less; padded with zeros")
+    smaller: Literal["raises", "padded", "random"] = Field(
+        "raises", description="when it has less; padded with zeros, or what lacks keeps its initial values"
+    )
     versions: VersionSpec | None = None
     because: Reason
     source: Sources

@@ -19,6 +19,7 @@ from tests.engine_contracts.test_borders import Ask, Row, ranges
 from tests.moe_builders import MoE, config, shapes
 
 NULL, BROKEN, LACKS = "engine-config-null", "class-broken", "engine-field-missing"
+MISSING = "rope-field-missing"
 NEW = {
     "rope_parameters": {"rope_theta": 7e4, "rope_type": "yarn", "factor": 4.0},
     "rope_scaling": ABSENT,
@@ -104,7 +105,7 @@ SGLANG: list[Row] = [
         *(says("rope-scaling-needed", rope_scaling=None), True, False),
     ),
     (
-        *("sglang", "0.5.6.post2", "tied-embeddings tie_word_embeddings"),
+        *("sglang", "0.5.10", "tied-embeddings tie_word_embeddings"),
         *(says("tied-embeddings", tie_word_embeddings=True), True, False),
     ),
     (
@@ -120,6 +121,14 @@ SGLANG: list[Row] = [
         *(says(NULL, moe_layer_freq=None, first_k_dense_replace=2), False, True),
     ),
     ("sglang", "0.5.9", "flat rope_interleave", fact("rope_interleave", rope_interleave=False), True, False),
+    *[
+        ("sglang", release, f"{MISSING} rope_scaling", says(MISSING, rope_scaling=scaling), *answers)
+        for release, answers in (("0.5.6.post2", (False, True)), ("0.5.10", (True, False)))
+        for scaling in (
+            {"factor": 4.0, "original_max_position_embeddings": 64},
+            {"rope_type": "deepseek_yarn", "factor": 4.0},
+        )
+    ],
     ("sglang", "0.5.10", f"{BROKEN} architectures", wrong("architectures"), ["alone"], []),
     ("sglang", "0.5.10", "fc.*", fate("eagle_linear.weight"), "dropped", "loaded"),
     ("sglang", "0.5.10", "flat rope_theta", fact("rope_theta", **NEW), 1e4, 7e4),
@@ -129,8 +138,15 @@ SGLANG: list[Row] = [
         *("sglang", "0.5.11", f"{NULL} routed_scaling_factor"),
         *(says(NULL, routed_scaling_factor=None), False, True),
     ),
-    ("sglang", "0.5.12", "engine-field-missing scoring_func", says(LACKS, scoring_func=ABSENT), False, True),
-    ("sglang", "0.5.11", f"{NULL} moe_intermediate_size", says(NULL, moe_intermediate_size=None), False, True),
+    ("sglang", "0.5.15", "engine-field-missing scoring_func", says(LACKS, scoring_func=ABSENT), False, True),
+    (
+        "sglang",
+        "0.5.11",
+        f"{NULL} moe_intermediate_size",
+        says(NULL, moe_intermediate_size=None),
+        False,
+        True,
+    ),
     ("sglang", "0.5.14", "flat v_head_dim", fact("v_head_dim", v_head_dim=None), 128, 4),
     ("sglang", "0.5.14", f"{NULL} v_head_dim", stops("v_head_dim"), "start", None),
     ("sglang", "0.5.14", f"{BROKEN} architectures", wrong("architectures"), [], ["use_dsa"]),

@@ -162,7 +162,7 @@ def test_one_part_alone_is_dropped(release: str, gone: str, left: str) -> None:
 @pytest.mark.parametrize(
     ("name", "change", "taken"),
     [
-        ("fc.weight", (1, 0), "cut"), ("fc.weight", (-1, 0), None), ("fc.weight", (0, 1), None),
+        ("fc.weight", (-1, 0), None), ("fc.weight", (0, 1), None),
         ("midlayer.self_attn.q_b_proj.weight", (1, 0), "cut"),
         ("midlayer.self_attn.kv_b_proj.weight", (1, 0), "cut"),
         ("midlayer.self_attn.kv_b_proj.weight", (-1, 0), None),
@@ -178,6 +178,14 @@ def test_sizes_that_load_all_the_same(release: str, name: str, change: tuple[int
     (item,) = [t for t in found.details if t.name == name]
     assert (item.fate, item.taken) == ("misshapen", taken)
     assert found.verdict == "fail"
+
+
+@pytest.mark.parametrize("release", ["0.5.12", "0.5.14", "0.5.15", "0.5.23"])
+def test_fc_is_cut_since_it_is_split_like_other_columns(release: str) -> None:
+    dtype, (rows, columns) = shapes(ONE)["fc.weight"]
+    wide = {**shapes(ONE), "fc.weight": (dtype, (rows + 1, columns))}
+    (item,) = [t for t in look("sglang", release, wide, config(ONE)).details if t.name == "fc.weight"]
+    assert item.taken == ("cut" if release in ("0.5.15", "0.5.23") else None)
 
 
 @pytest.mark.parametrize("release", EDGES)

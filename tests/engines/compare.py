@@ -125,7 +125,8 @@ def _random(engine: str, said: Any, seen: Record, whole: Record | None) -> list[
     missing = [
         t.name
         for t in said.details
-        if t.parameter not in (None, "draft_to_target") and t.fate in ("missing", "dropped")
+        if t.parameter not in (None, "draft_to_target")
+        and (t.fate in ("missing", "dropped") or "left to chance" in (t.taken or ""))
     ]
     if bool(missing) is not bool(left):
         return [Difference("random", missing, sorted(left))]

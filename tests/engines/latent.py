@@ -163,7 +163,7 @@ def _eagle(engine: str) -> Iterator[File]:
         yield _e1(
             f"{base}-alone/absent:n_shared_experts", others[f"{base}-alone"], {"n_shared_experts": ABSENT}
         )
-        # Absent means a low rank, whose projection has another name: the comparison by the whole drafter's names cannot tell.
+        # Not q_lora_rank: absent means a low rank, whose projection has a name that the whole drafter does not know.
     for form in moe_builders.FORMS:
         if form not in E1[engine]:
             yield _e1(f"l1-{form}/whole", MoE(form=form))

@@ -125,7 +125,9 @@ class Recorder(TorchDispatchMode):
         if not origins:
             return out
         made = tensors_in(out)
-        moved = func is torch.ops.aten.cat.default  # still the numbers of the file: used when they are written
+        moved = (
+            func is torch.ops.aten.cat.default
+        )  # still the numbers of the file: used when they are written
         if not moved and not any(kept) and (written or not any(self._origins(tensor) for tensor in made)):
             self.computed |= origins  # neither kept in the model nor only seen in another way
         for tensor in [*made, *written]:
