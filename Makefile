@@ -74,8 +74,8 @@ contracts: $(DEV) ## Compare a contract with an unpacked engine: make contracts 
 mutate: $(DEV) ## Change every rule of every contract in memory and list what no test notices: make mutate [FILES=schema]
 	@$(BIN)/python -m tools.mutate $(FILES)
 
-engines: $(ENG) ## Show drafters to real engines on this CPU and compare: make engines [AT=name@release] [STORED=1]
-	@$(BIN)/python -m tests.engines $(AT) $(if $(STORED),--stored)
+engines: $(ENG) ## Show drafters to real engines on this CPU and compare: make engines [AT=name@release] [SAMPLE=N] [STORED=1]
+	@$(BIN)/python -m tests.engines $(AT) $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(STORED),--stored)
 
 faults: $(DEV) ## Break conversions off at every system call and count what is lost (FAULTS_ARGS="--quick overwrite")
 	@$(BIN)/python -m tests.faults $(FAULTS_ARGS)

@@ -80,6 +80,8 @@ def _scores(ways: dict[str, dict[str, Any]]) -> str:
 
 def _held() -> list[str]:
     """How much of each contract the observations hold."""
+    if not RULES.exists():
+        return []
     found = json.loads(RULES.read_text())
     said = """
         A rule is held when one of its changes (without it, turned round) lets a prediction differ from what was kept.
