@@ -30,6 +30,7 @@ from ckptmorph.storage.files import (
     os_errors,
     pread_exactly,
     reading,
+    sha256_of,
     source_changed,
 )
 from ckptmorph.storage.folder import Folder, open_folder
@@ -162,7 +163,10 @@ def execute_in_place(registry: Registry, plan: Plan, source: Source) -> Report:
         for file in files:
             journal.save(place, file.patched(), prepared)
         made = journal.Journal(
-            weights=tuple(file.patched() for file in files), before=tuple(present), after=tuple(after)
+            weights=tuple(file.patched() for file in files),
+            before=tuple(present),
+            after=tuple(after),
+            texts={name: sha256_of(prepared.new(name)) for name in after},
         )
         journal.commit(prepared, place, made)
         try:

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from itertools import combinations
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from ckptmorph.errors import InputError
 from ckptmorph.storage.archive import MAX_PICKLE, read_archive
@@ -67,7 +67,8 @@ def dcp_tables(folder: Path) -> list[Table]:
     groups: dict[str, dict[str, str]] = {}
     for full in tensors:
         group, name = _way(full, ways if isinstance(ways, dict) else {})
-        groups.setdefault(group, {})[name] = full
+        if groups.setdefault(group, {}).setdefault(name, full) != full:
+            raise _broken(f"gives two tensors the name {name[:200]!r}")
     return [_table(folder, group, names, tensors, places) for group, names in groups.items()]
 
 
@@ -88,9 +89,14 @@ def _read_metadata(path: Path) -> Any:
 def _way(full: str, ways: Mapping[Any, Any]) -> tuple[str, str]:
     """The dict that a tensor was in, and its name there. Without that knowledge: all are in one."""
     way = ways.get(full)
-    if isinstance(way, tuple) and way and all(isinstance(step, str | int) for step in way):
+    if isinstance(way, tuple) and way and all(isinstance(step, str) or _small(step) for step in way):
         return ".".join(str(step) for step in way[:-1]), str(way[-1])
     return "", full
+
+
+def _small(value: Any) -> TypeGuard[int]:
+    """Whether it is a number of an index or a file; others are too long to be written out, or no numbers at all."""
+    return type(value) is int and 0 <= value < 1 << 63
 
 
 def _places(storage: Mapping[Any, Any]) -> Iterator[tuple[tuple[str, tuple[int, ...] | None], Place]]:
@@ -99,13 +105,7 @@ def _places(storage: Mapping[Any, Any]) -> Iterator[tuple[tuple[str, tuple[int, 
         file, start, length = (what.get(name) for name in ("relative_path", "offset", "length"))
         if not isinstance(at.get("fqn"), str):
             raise _broken("names a piece in a way that is not known")
-        if not (
-            isinstance(file, str)
-            and type(start) is int
-            and type(length) is int
-            and start >= 0
-            and length >= 0
-        ):
+        if not (isinstance(file, str) and _small(start) and _small(length)):
             raise _broken("gives a piece no place")
         if what.get("transform_descriptors"):
             raise _broken("holds compressed pieces, which are not read here", next=_CONSOLIDATE)

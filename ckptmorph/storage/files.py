@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import shutil
 import stat
@@ -206,3 +207,9 @@ def _make_writable(folder: Path) -> None:
     with suppress(OSError):
         if not os.path.islink(folder):
             folder.chmod(0o700)
+
+
+def sha256_of(path: Path) -> str:
+    """Of a small file's bytes."""
+    with reading(path) as fd:
+        return hashlib.sha256(pread_exactly(fd, 0, os.fstat(fd).st_size, path)).hexdigest()

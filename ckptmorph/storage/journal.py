@@ -1,4 +1,4 @@
-"""Changing a folder where it lies, so that it can be taken back: after a crash, an error, or because the user wants to.
+"""Changing a folder where it lies, so that it can be taken back: after a crash, an error, or on request.
 
 What will change is saved in ``.ckptmorph-backup`` in the folder and made durable, with what it will become, before
 anything changes. While ``unfinished`` lies in there the folder is in between; until the last step it has no
@@ -33,6 +33,7 @@ from ckptmorph.storage.files import (
     os_errors,
     pread_exactly,
     reading,
+    sha256_of,
 )
 from ckptmorph.storage.index import INDEX, is_bare_name
 from ckptmorph.storage.jsontext import load_json
@@ -65,12 +66,13 @@ class Patched(Value):
 
 
 class Journal(Value):
-    """What changes. ``before`` and ``after`` name the small files that are there before and after."""
+    """What changes, the small files before and after, and the sha256 (``texts``) of those after."""
 
     format: Literal["ckptmorph.in-place/1"] = "ckptmorph.in-place/1"
     weights: tuple[Patched, ...]
     before: tuple[str, ...]
     after: tuple[str, ...]
+    texts: dict[str, str] = Field(default_factory=dict)
 
 
 @dataclass
@@ -180,6 +182,8 @@ def roll_back(folder: Path) -> None:
     sweep(folder / _STEM)
     journal = _journal(folder)
     mixed = is_unfinished(folder)
+    if not mixed:
+        _check_edits(folder, journal)  # before anything says that the folder is being changed
     with os_errors(backup, "restore"):
         fd = os.open(backup / UNFINISHED, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
@@ -196,8 +200,7 @@ def _undo(folder: Path, journal: Journal, mixed: bool) -> None:
     backup = folder / BACKUP
     for file in journal.weights:
         _check(folder, file, mixed)
-    old_config = is_there(backup / "old" / CONFIG)
-    if old_config and is_there(folder / CONFIG):
+    if is_there(backup / "old" / CONFIG) and is_there(folder / CONFIG):
         os.unlink(folder / CONFIG)
         fsync_folder(folder)
     for file in journal.weights:
@@ -319,6 +322,16 @@ def _check(folder: Path, file: Patched, mixed: bool) -> None:
             sides.append(pread_exactly(source, 0, file.header, path))
     pairs = zip(now, zip(*sides, strict=True), strict=True)
     if now not in sides and not (mixed and all(byte in pair for byte, pair in pairs)):
+        raise _changed(path)
+
+
+def _check_edits(folder: Path, journal: Journal) -> None:
+    """Refuse to take back a finished change that somebody has worked on since."""
+    for file in journal.weights:
+        _check(folder, file, mixed=False)
+    with os_errors(folder, "look at"):
+        there = [name for name in journal.texts if is_there(folder / name)]
+    for path in [folder / name for name in there if sha256_of(folder / name) != journal.texts[name]]:
         raise _changed(path)
 
 

@@ -143,6 +143,18 @@ def test_a_rewritten_folder_is_found_by_restore_before_an_overwritten_one(
     assert snapshot(out) == first
 
 
+@pytest.mark.parametrize("name", ["config.json", "ckptmorph.json"])
+def test_what_was_edited_since_is_not_lost(drafter: Path, name: str) -> None:
+    api.convert(drafter, to="sglang", in_place=True)
+    edited = (drafter / name).read_text().rstrip()[:-1] + ', "mine": 1}'
+    (drafter / name).write_text(edited)
+    before = snapshot(drafter)
+    with pytest.raises(UsageError, match=name) as caught:
+        api.restore(drafter)
+    assert caught.value.code == "changed-since"
+    assert snapshot(drafter) == before and (drafter / BACKUP).is_dir()
+
+
 # --- refusals
 
 

@@ -144,6 +144,20 @@ def negative(metadata: Any) -> None:
     metadata.state_dict_metadata["model.fc.weight"].size = torch.Size([-1, 72])
 
 
+def of_the_same_name(metadata: Any) -> None:
+    """An optimizer's tensor that calls itself a weight."""
+    one, other = list(metadata.planner_data)[:2]
+    metadata.planner_data[one] = metadata.planner_data[other]
+
+
+def far(field: str) -> Callable[[Any], None]:
+    def change(metadata: Any) -> None:
+        for info in metadata.storage_data.values():
+            setattr(info, field, 10**6000)
+
+    return change
+
+
 def of_another_dtype(metadata: Any) -> None:
     metadata.state_dict_metadata["model.fc.weight"].properties.dtype = torch.float16
 
@@ -181,6 +195,9 @@ def compressed(metadata: Any) -> None:
         (without_places, "dcp-broken"),
         (of_another_size, "dcp-broken"),
         (negative, "dcp-broken"),
+        (of_the_same_name, "dcp-broken"),
+        (far("offset"), "dcp-broken"),
+        (far("length"), "dcp-broken"),
         (of_another_dtype, "dcp-broken"),
         (complex_numbers, "dcp-broken"),
         (compressed, "dcp-broken"),
