@@ -187,7 +187,7 @@ def convert(
     in_place: bool = False,
     hash: bool = False,
     fsync: bool = True,
-    jobs: int = 2,
+    jobs: int = 1,
     schema_path: Sequence[PathLike] = (),
     progress: Progress | None = None,
 ) -> Report:

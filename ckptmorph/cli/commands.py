@@ -105,7 +105,7 @@ def plan(drafter: Path, as_json: bool, quiet: bool, verbose: bool, **kwargs: Any
 @click.option(
     "--jobs",
     type=click.IntRange(1, 64),
-    default=2,
+    default=1,
     show_default=True,
     help="Threads that copy one large file.",
 )
