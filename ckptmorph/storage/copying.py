@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from ckptmorph.storage.files import close_quietly, open_regular, os_errors, source_changed
-from ckptmorph.storage.ladder import STEP, Ladder
+from ckptmorph.storage.ladder import STEP, Ladder, Part
 
 if TYPE_CHECKING:
     import queue
@@ -69,17 +68,6 @@ class Sources:
             raise source_changed(path)
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A part of a file to be copied: descriptor, path, offsets in source and target, bytes."""
-
-    fd: int
-    path: Path
-    start: int
-    at: int
-    count: int
-
-
 class Copier:
     """Copies ranges to their places in one new file; of large files by several threads.
 
@@ -109,21 +97,21 @@ class Copier:
         low, high = self.ladder.share(fd, start, self.fd, at, stop - start)
         if high > low:
             self.report(high - low)
-        for first, last in ((start, start + low), (start + high, stop)):
-            self._cut(_Part(fd, source, first, at + first - start, last - first))
+        whole = Part(fd, source, start, at, stop - start)
+        self._cut(whole.cut(0, low))
+        self._cut(whole.cut(high, whole.count - high))
 
-    def _cut(self, part: _Part) -> None:
+    def _cut(self, part: Part) -> None:
         if self.jobs == 1 or part.count < STEP:
             self._do(part, self.fd)
             return
         if self._crew is None:
             self._crew = Crew(self.jobs, self._do, self.path)
-        for begin in range(0, part.count, STEP):
-            count = min(STEP, part.count - begin)
-            self._crew.put(replace(part, start=part.start + begin, at=part.at + begin, count=count))
+        for first in range(0, part.count, STEP):
+            self._crew.put(part.cut(first, min(STEP, part.count - first)))
 
-    def _do(self, part: _Part, target: int) -> None:
-        self.ladder.copy(part.fd, part.path, part.start, target, self.path, part.at, part.count, self.report)
+    def _do(self, part: Part, target: int) -> None:
+        self.ladder.copy(part, target, self.path, self.report)
 
     def finish(self) -> None:
         """Wait until everything is copied. Raises what went wrong first."""
@@ -141,18 +129,18 @@ class Copier:
 class Crew:
     """Threads that do parts of a copy, each with a descriptor of its own for the target."""
 
-    def __init__(self, jobs: int, do: Callable[[_Part, int], None], path: Path) -> None:
+    def __init__(self, jobs: int, do: Callable[[Part, int], None], path: Path) -> None:
         import queue
         import threading
         from concurrent.futures import ThreadPoolExecutor
 
         self._do, self._path, self._jobs = do, path, jobs
-        self._parts: queue.SimpleQueue[_Part | None] = queue.SimpleQueue()
+        self._parts: queue.SimpleQueue[Part | None] = queue.SimpleQueue()
         self._ended = threading.Event()
         self._pool = ThreadPoolExecutor(jobs)
         self._workers = [self._pool.submit(self._work) for _ in range(jobs)]
 
-    def put(self, part: _Part) -> None:
+    def put(self, part: Part) -> None:
         """Have a part copied. Raises what went wrong meanwhile."""
         if self._ended.is_set():
             self.join()

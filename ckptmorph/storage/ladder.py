@@ -13,6 +13,7 @@ import os
 import struct
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ckptmorph.storage.files import io_failure, os_errors, source_changed
@@ -44,6 +45,21 @@ def by_sendfile(source: int, start: int, target: int, at: int, count: int) -> in
     """One ``sendfile``. It writes where the target stands, so each thread needs a descriptor of its own."""
     os.lseek(target, at, os.SEEK_SET)
     return os.sendfile(target, source, start, count)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a file to be copied: descriptor, path, offsets in source and target, bytes."""
+
+    fd: int
+    path: Path
+    start: int
+    at: int
+    count: int
+
+    def cut(self, first: int, count: int) -> Part:
+        """``count`` bytes of it, from the ``first`` on."""
+        return replace(self, start=self.start + first, at=self.at + first, count=count)
 
 
 class Ladder:
@@ -88,53 +104,33 @@ class Ladder:
         self.methods.add("reflink")
         return low, high
 
-    def copy(
-        self,
-        source: int,
-        source_path: Path,
-        start: int,
-        target: int,
-        target_path: Path,
-        at: int,
-        count: int,
-        report: Callable[[int], None],
-    ) -> None:
-        """Copy ``count`` bytes.
+    def copy(self, part: Part, target: int, target_path: Path, report: Callable[[int], None]) -> None:
+        """Copy all of a part into the file that is open as ``target``.
 
         Raises:
             IOFailure: ``source-changed`` when the source is shorter, ``no-space`` and the like.
         """
-        end = start + count
-        while start < end:
+        first = 0
+        while first < part.count:
             name = self._choice()
-            want = min(end - start, _TRIAL if self._trying else STEP)
+            want = min(part.count - first, _TRIAL if self._trying else STEP)
             began = time.thread_time()
-            done = self._step(name, source, source_path, start, target, target_path, at, want)
+            done = self._step(name, part.cut(first, want), target, target_path)
             if done and self._trying:
                 self._spent[name].append((time.thread_time() - began) / done)
             if done:
                 self.methods.add(name)
                 report(done)
-            start, at = start + done, at + done
+            first += done
 
-    def _step(
-        self,
-        name: str,
-        source: int,
-        source_path: Path,
-        start: int,
-        target: int,
-        target_path: Path,
-        at: int,
-        want: int,
-    ) -> int:
+    def _step(self, name: str, part: Part, target: int, target_path: Path) -> int:
         """Bytes done by one way; 0 when it does not work here, and is not used any more."""
         step = self.ways.get(name)
         if step is None:
-            _through_buffer(source, source_path, start, target, target_path, at, want)
-            return want
+            _through_buffer(part, target, target_path)
+            return part.count
         try:
-            done = step(source, start, target, at, want)
+            done = step(part.fd, part.start, target, part.at, part.count)
         except OSError as exc:
             if exc.errno not in _CANNOT:
                 raise io_failure(exc, target_path, "write") from exc
@@ -159,18 +155,17 @@ class Ladder:
         return best
 
 
-def _through_buffer(
-    source: int, source_path: Path, start: int, target: int, target_path: Path, at: int, count: int
-) -> None:
-    """Read and write ``count`` bytes, however many calls it takes. Raises what `Ladder.copy` raises."""
-    buffer = memoryview(bytearray(min(count, BUFFER)))
-    while count:
-        with os_errors(source_path, "read"):
-            got = os.preadv(source, [buffer[: min(count, BUFFER)]], start)
+def _through_buffer(part: Part, target: int, target_path: Path) -> None:
+    """Read and write a part, however many calls it takes. Raises what `Ladder.copy` raises."""
+    buffer = memoryview(bytearray(min(part.count, BUFFER)))
+    done = 0
+    while done < part.count:
+        with os_errors(part.path, "read"):
+            got = os.preadv(part.fd, [buffer[: part.count - done]], part.start + done)
         if got == 0:
-            raise source_changed(source_path)
-        write_at(target, buffer[:got], at, target_path)
-        start, at, count = start + got, at + got, count - got
+            raise source_changed(part.path)
+        write_at(target, buffer[:got], part.at + done, target_path)
+        done += got
 
 
 def write_at(fd: int, data: bytes | memoryview, at: int, path: Path) -> None:
