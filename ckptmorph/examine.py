@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from ckptmorph.errors import step
 from ckptmorph.facts import Known
@@ -26,6 +27,11 @@ def examined(registry: Registry, folder: Folder, wish: Wish, *, deep: bool) -> t
     quantised = quantisation_of(folder, formats, {})
     source = open_source(registry, quantised.without_scales(folder), wish)
     source.beside = beside_index(folder)
+    if not quantised.scales:
+        was = source.drafter  # what follows adds to these three
+        source.as_read = replace(
+            was, findings=list(was.findings), facts=dict(was.facts), compared=dict(was.compared)
+        )
     target = source.request.target
     if quantised.method is not None and target.config:
         quantised = quantisation_of(folder, formats, target.config)

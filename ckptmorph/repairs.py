@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from ckptmorph.errors import CONVERT, ELSEWHERE, CkptmorphError, InputError
 from ckptmorph.findings import Finding, Severity, by_severity
 from ckptmorph.schema.registry import Registry
-from ckptmorph.sources import QUESTIONS, Source, Wish, open_source, refuse_broken
-from ckptmorph.storage.folder import open_folder
+from ckptmorph.sources import QUESTIONS, Source, Wish, drafter_folder, open_source, refuse_broken
 
 if TYPE_CHECKING:  # loaded with the planner, which only a proposed conversion needs
     from ckptmorph.plans import Plan
@@ -34,8 +33,7 @@ class _Steps:
     """Plans each conversion that is proposed at most once, and none if none is proposed."""
 
     def __init__(self, registry: Registry, source: Source, wish: Wish) -> None:
-        self.registry, self.wish = registry, wish
-        self.path = source.folder.path
+        self.registry, self.wish, self.given = registry, wish, source
         self.source: Source | None = None
         self.plans: dict[str, Plan | CkptmorphError] = {}
 
@@ -77,8 +75,11 @@ class _Steps:
 
     def _opened(self) -> Source:
         """The source as a conversion reads it: without what only a prediction looks at."""
+        if self.source is None and self.given.as_read is not None:
+            self.source = replace(self.given, drafter=self.given.as_read, beside=())
         if self.source is None:
-            self.source = open_source(self.registry, open_folder(self.path), self.wish)
+            folder = drafter_folder(self.registry, self.given.folder.path)
+            self.source = open_source(self.registry, folder, self.wish)
         return self.source
 
 

@@ -138,6 +138,8 @@ class Source:
         car: the side-car, if there is one that fits.
         request: what was known when reading; reused for writing.
         beside: tensors in the files of an index that the index does not lead to; only filled for a prediction.
+        as_read: the drafter before `examined` looked further, as a conversion has it; None when tensors were taken
+            out for looking.
     """
 
     folder: Folder
@@ -149,6 +151,7 @@ class Source:
     engine: str | None = None
     release: str | None = None
     beside: tuple[Beside, ...] = ()
+    as_read: Drafter | None = None
 
     @cached_property
     def own_form(self) -> Ancestor:
