@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from ckptmorph.contract import predict
 from ckptmorph.detect import ranked
 from ckptmorph.effects import effect_of
 from ckptmorph.errors import UsageError
 from ckptmorph.examine import examined, own_faults
-from ckptmorph.findings import by_severity, verdict_of
+from ckptmorph.findings import by_severity, plain, verdict_of
 from ckptmorph.repairs import possible
 from ckptmorph.results import GraphView, Inspection, Restored, TensorView, Verification
 from ckptmorph.schema.registry import Registry, load_registry
@@ -101,7 +103,7 @@ def inspect(
         layout=source.layout.layout,
         version=version if isinstance(version, str) else None,
         evidence=source.detection.evidence if source.detection else ("--from",),
-        candidates=tuple(c.model_dump(exclude_none=True) for c in candidates),
+        candidates=tuple(plain(c) for c in candidates),
         facts=source.drafter.facts,
         tensors=tuple(
             TensorView(
@@ -338,7 +340,7 @@ def explain(
     registry, source, _, at = _examined_for(drafter, wish, schema_path, deep=False)
     result = _predicted(registry, source, at)
     said = explained(registry, source, at, result, topic)
-    return said.model_copy(update={"findings": possible(registry, source, wish, said.findings)})
+    return replace(said, findings=possible(registry, source, wish, said.findings))
 
 
 def diff(a: PathLike, b: PathLike, *, schema_path: Sequence[PathLike] = ()) -> Difference:

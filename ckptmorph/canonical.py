@@ -7,8 +7,9 @@ and absent is missing, what is present and not expected is unexpected, and both 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+from msgspec import Struct, field
 
 from ckptmorph.facts import Known
 from ckptmorph.findings import Finding, errors_in
@@ -34,8 +35,7 @@ class Shaped(Protocol):
 NO_TARGET = Target()
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(Struct, frozen=True):
     """What the user and the surroundings say, beyond the checkpoint itself.
 
     Attributes:
@@ -57,8 +57,7 @@ class Request:
     releases: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass
-class Drafter:
+class Drafter(Struct):
     """A drafter in canonical form.
 
     Attributes:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from ckptmorph import unread_ids
 from ckptmorph.facts import Known, cite
@@ -16,8 +17,7 @@ from ckptmorph.schema.paths import get_path
 from ckptmorph.schema.versions import covers
 
 
-@dataclass
-class Capturing:
+class Capturing(Struct):
     """The states of one engine release. `judge` fills ``captured`` and ``findings``.
 
     Attributes:

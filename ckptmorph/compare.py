@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
-from pydantic import Field
+from msgspec import field
 
 from ckptmorph.findings import Finding, Value, errors_in, warning
 from ckptmorph.ops.compute import compute
@@ -45,7 +45,7 @@ class Difference(Value):
         renamed: canonical tensors that are equal under different names, name in a to name in b.
     """
 
-    schema_: Literal["ckptmorph.diff/1"] = Field("ckptmorph.diff/1", alias="schema")
+    schema_: Literal["ckptmorph.diff/1"] = field(default="ckptmorph.diff/1", name="schema")
     same: bool
     a: str
     b: str

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ckptmorph.findings import in_json
 from ckptmorph.schema.engines import Engine
@@ -11,8 +12,7 @@ from ckptmorph.schema.registry import Registry
 from ckptmorph.schema.versions import covers
 
 
-@dataclass(frozen=True)
-class Condition:
+class Condition(Struct, frozen=True):
     """One thing that must be so.
 
     Attributes:

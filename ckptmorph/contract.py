@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from ckptmorph.canonical import Drafter, Request, Shaped, codec_context, environment
 from ckptmorph.captures import Capturing
 from ckptmorph.engine_reading import Env, Reading, class_for, named, read_as_engine
@@ -163,7 +165,7 @@ class _Judging:
         for fact, items in lost.items():
             text = f"{misread[fact].message}, and {in_words(items)}"
             stops = "start" if items[0].fate == "raises" else None
-            misread[fact] = misread[fact].model_copy(update={"message": text, "stops": stops})
+            misread[fact] = replace(misread[fact], message=text, stops=stops)
         self.findings += fold(new)
         repair = self._convert("writes files without it; or repair the index")
         self.findings += unlisted_findings(

@@ -8,16 +8,16 @@ checked again, and every config value that was not needed is compared with the s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import UNSET, Struct, field
 
 from ckptmorph.findings import Finding, error, warning
 from ckptmorph.schema.expr import Expr, ExprError, parse
 from ckptmorph.schema.models import Algorithm, Entry
 
 
-@dataclass(frozen=True)
-class Equation:
+class Equation(Struct, frozen=True):
     """``expr`` (with the tensor's own index values) equals ``size`` on axis ``axis`` of ``tensor``."""
 
     expr: Expr
@@ -27,8 +27,7 @@ class Equation:
     axis: int
 
 
-@dataclass
-class Solved:
+class Solved(Struct):
     """The solution: value and origin per symbol. ``via`` holds the config symbols a value was derived through."""
 
     values: dict[str, int] = field(default_factory=dict)
@@ -178,6 +177,6 @@ def computed_sizes(hub: Algorithm, entries: list[Entry]) -> dict[str, Expr]:
     out: dict[str, Expr] = {}
     for entry in entries:
         value = entry.fixed if entry.has_fixed else entry.default
-        if entry.fact is not None and entry.fact in hub.dims.values() and value is not None:
+        if entry.fact is not None and entry.fact in hub.dims.values() and value not in (None, UNSET):
             out[entry.fact] = parse(str(value).lstrip("="))
     return out

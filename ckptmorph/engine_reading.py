@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import UNSET, Struct, field
 
 from ckptmorph.canonical import environment
 from ckptmorph.errors import ELSEWHERE
@@ -71,8 +72,7 @@ class Env(dict[str, Any]):
         raise KeyError(key)
 
 
-@dataclass
-class Reading:
+class Reading(Struct):
     """How the engine reads the config: the form, its facts, and what it raises on."""
 
     form: Form | None = None
@@ -101,7 +101,7 @@ def clue_holds(
         return value is ABSENT or value is None
     if value is ABSENT or value is None:
         return False
-    if "equals" in clue.model_fields_set:
+    if clue.equals is not UNSET:
         return bool(value == clue.equals)
     return not clue.one_of or value in clue.one_of
 
@@ -112,7 +112,7 @@ def clue_words(clue: Clue) -> str:
         return f"tensor {clue.tensor}"
     if clue.absent:
         return f"config has no {clue.config}"
-    if "equals" in clue.model_fields_set:
+    if clue.equals is not UNSET:
         return f"config {clue.config} = {clue.equals}"
     return f"config has {clue.config}" + (f" in {clue.one_of}" if clue.one_of else "")
 

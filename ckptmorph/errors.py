@@ -79,7 +79,10 @@ class CkptmorphError(Exception):
             if value is not None:
                 data[key] = value
         if self.findings:
-            data["findings"] = [f.model_dump(mode="json", exclude_none=True) for f in self.findings]
+            from msgspec import to_builtins  # like all libraries, only where it is needed
+
+            every = [to_builtins(finding) for finding in self.findings]
+            data["findings"] = [{k: v for k, v in one.items() if v is not None} for one in every]
         return data
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from ckptmorph.errors import step
 from ckptmorph.facts import Known
@@ -98,19 +99,16 @@ def own_faults(source: Source, quantised: Quantised, predicted: Iterable[Finding
         if finding.code == "quantised-drafter":
             finding = _not_predicted(finding, quantised)
         if finding.code in ("fact-not-stated", "target-needed"):
-            finding = finding.model_copy(update={"severity": Severity.WARNING})
+            finding = replace(finding, severity=Severity.WARNING)
         if finding.code == "absolute-map":
             text = (
                 f"{finding.where} holds absolute target ids where offsets are read: wrong tokens are proposed"
             )
-            finding = finding.model_copy(
-                update={
-                    "severity": Severity.ERROR,
-                    "message": text,
-                    "next": step(
-                        f"ckptmorph convert DRAFTER OUT --to {source.layout.layout}", "translates it"
-                    ),
-                }
+            finding = replace(
+                finding,
+                severity=Severity.ERROR,
+                message=text,
+                next=step(f"ckptmorph convert DRAFTER OUT --to {source.layout.layout}", "translates it"),
             )
         out.append(finding)
     if quantised.weights and quantised.method and not any(f.code == "quantised-drafter" for f in out):
@@ -125,11 +123,6 @@ def _not_predicted(finding: Finding, quantised: Quantised) -> Finding:
         text += f"; packed weights such as {quantised.packed[0]} are not unpacked: what is said of them does not count"
     elif quantised.weights:
         text += "; names, shapes and scales are"
-    return finding.model_copy(
-        update={
-            "severity": Severity.WARNING,
-            "message": text,
-            "hint": "it cannot be converted as it is",
-            "next": None,
-        }
+    return replace(
+        finding, severity=Severity.WARNING, message=text, hint="it cannot be converted as it is", next=None
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 from ckptmorph.files import index_text
 from ckptmorph.ops.compute import compute
 from ckptmorph.ops.ranges import ranges
-from ckptmorph.plans import CONVERT_SCHEMA, OutFile, Plan, Report, TensorStep
+from ckptmorph.plans import OutFile, Plan, Report, TensorStep, carried_out
 from ckptmorph.provenance import (
     SIDECAR,
     dump,
@@ -88,17 +88,13 @@ def execute(
         hashes = {name: _sha256(folder.file_path(name)) for name in folder.headers} if hash else {}
         car = checked(registry, plan, source, reopened(tmp), hashes)
         write_bytes(tmp / SIDECAR, dump(car), sync=sync)
-    data = plan.model_dump(by_alias=True)
-    data.update(
-        schema=CONVERT_SCHEMA,
-        status="converted",
-        output=str(out),
+    return carried_out(
+        plan,
+        out,
         method="+".join(sorted(set(methods))),
         seconds=round(time.perf_counter() - began, 4),
         source_hashes=hashes,
     )
-    data["target"]["path"] = str(out)
-    return Report.model_validate(data)
 
 
 # --- writing ---

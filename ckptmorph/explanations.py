@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field
+from msgspec import field
 
 from ckptmorph.canonical import codec_context
 from ckptmorph.errors import UsageError, did_you_mean
@@ -35,7 +35,7 @@ class Explanation(Value):
         outcome: what will happen, in a sentence.
     """
 
-    schema_: Literal["ckptmorph.explain/1"] = Field("ckptmorph.explain/1", alias="schema")
+    schema_: Literal["ckptmorph.explain/1"] = field(default="ckptmorph.explain/1", name="schema")
     topic: str
     about: str
     engine: str

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from msgspec import Struct, field
 
 from ckptmorph.errors import SchemaError, UsageError, did_you_mean
 from ckptmorph.findings import Finding, Value, error, in_json, note, warning
@@ -57,8 +58,7 @@ class Known(Value):
     evidence: Evidence
 
 
-@dataclass
-class Said:
+class Said(Struct):
     """What a config says about facts: one value per fact, and everything that went wrong reading it."""
 
     values: dict[str, Known] = field(default_factory=dict)

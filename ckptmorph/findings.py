@@ -4,15 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import Enum
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from msgspec import Struct, StructMeta, convert, field, to_builtins
+
+if TYPE_CHECKING:
+    from typing_extensions import dataclass_transform as dataclass_transform
+else:
+
+    def dataclass_transform(**_said):
+        """Tell the type checker that subclasses are frozen, too; typing has it since Python 3.11."""
+        return lambda base: base
 
 
-class Value(BaseModel):
-    """Base of all public value types: frozen, strict about unknown fields."""
+class KeywordsOnly(StructMeta):
+    """Makes structs with fields that are named when one is made. Of msgspec's options only this is not inherited."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, defer_build=True)
+    def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any) -> Any:
+        return super().__new__(cls, name, bases, namespace, **{"kw_only": True, **options})
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
+class Value(Struct, metaclass=KeywordsOnly, frozen=True, forbid_unknown_fields=True):
+    """Base of all public value types: frozen, and strict about unknown fields when they are read back (`read`)."""
+
+
+V = TypeVar("V", bound=Value)
 
 
 class Severity(str, Enum):
@@ -109,16 +126,24 @@ def some(names: Iterable[str], like: str, count: int = 4) -> str:
     return f"{', '.join(shown)} and {len(known) - count} more"
 
 
-def plain(value: BaseModel) -> dict[str, Any]:
+def plain(value: Struct) -> dict[str, Any]:
     """A value as plain JSON data. Absent things are left out, but a ``value`` that is null is said to be null."""
-    data = _pruned(value.model_dump(mode="json", by_alias=True))
+    data = _pruned(to_builtins(value))
     assert isinstance(data, dict)
     return data
+
+
+def read(kind: type[V], data: Any) -> V:
+    """A value from the plain JSON data that `plain` makes of it. Raises ValueError on anything else."""
+    try:
+        return convert(data, kind)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
 
 def _pruned(data: Any) -> Any:
     if isinstance(data, dict):
         return {k: _pruned(v) for k, v in data.items() if v is not None or k == "value"}
-    if isinstance(data, list):
+    if isinstance(data, (list, tuple)):
         return [_pruned(item) for item in data]
     return data

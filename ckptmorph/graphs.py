@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from ckptmorph.errors import UsageError
 from ckptmorph.findings import Finding
 from ckptmorph.schema.registry import Registry
 
 
-@dataclass(frozen=True, order=True)
-class Cost:
+class Cost(Struct, frozen=True, order=True):
     """What an edge costs, most important first. Losses and questions are counted, computed is in bytes."""
 
     semantic: int = 0
@@ -38,8 +38,7 @@ class Cost:
         )
 
 
-@dataclass(frozen=True)
-class Edge:
+class Edge(Struct, frozen=True):
     """From one node to another. Nodes are ``algorithm`` (the hub) and ``algorithm/layout``."""
 
     start: str
@@ -47,16 +46,14 @@ class Edge:
     why: str
 
 
-@dataclass(frozen=True)
-class Evaluated:
+class Evaluated(Struct, frozen=True):
     """An edge on this checkpoint: open when ``closed_by`` is empty."""
 
     cost: Cost = Cost()
     closed_by: tuple[Finding, ...] = ()
 
 
-@dataclass
-class Route:
+class Route(Struct):
     """The result of a search: the nodes passed, or, when there is none, every edge tried with what closed it."""
 
     nodes: list[str] = field(default_factory=list)

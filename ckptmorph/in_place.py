@@ -8,8 +8,10 @@ import stat
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
 from pathlib import Path
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ckptmorph.errors import InternalError, RefusedError, UsageError
 from ckptmorph.files import index_text
@@ -17,7 +19,7 @@ from ckptmorph.findings import note
 from ckptmorph.ops.compute import compute
 from ckptmorph.ops.ranges import ranges
 from ckptmorph.planner import make_plan
-from ckptmorph.plans import CONVERT_SCHEMA, Bytes, OutFile, Plan, Report, TensorStep
+from ckptmorph.plans import Bytes, OutFile, Plan, Report, TensorStep, carried_out
 from ckptmorph.provenance import dump, output_identity, unpack
 from ckptmorph.schema.registry import Registry
 from ckptmorph.selfcheck import checked
@@ -48,8 +50,7 @@ from ckptmorph.storage.writer import CopyRange, Piece, Produced, write_bytes, wr
 _ELSEWHERE = "convert into a new folder"
 
 
-@dataclass(frozen=True)
-class _File:
+class _File(Struct, frozen=True):
     """One weight file as it will be: its new header, and the tensors whose bytes change."""
 
     name: str
@@ -65,8 +66,7 @@ class _File:
         return Patched(name=self.name, size=size, header=start, tensors=tuple(spans))
 
 
-@dataclass(frozen=True)
-class _Staged(Folder):
+class _Staged(Folder, frozen=True):
     """The drafter as it will be, while its new bytes lie beside the old ones: tensor name to file and offset."""
 
     staged: Mapping[str, tuple[Path, int]] = field(default_factory=dict)
@@ -94,7 +94,7 @@ def convert_in_place(registry: Registry, drafter: Path, wish: Wish) -> Report:
     if not recovered:
         return report
     said = note("rolled-back", f"an earlier conversion of {place} was broken off; it was rolled back first")
-    return report.model_copy(update={"findings": (said, *report.findings)})
+    return replace(report, findings=(said, *report.findings))
 
 
 def place_of(drafter: Path) -> Path:
@@ -179,18 +179,14 @@ def execute_in_place(registry: Registry, plan: Plan, source: Source) -> Report:
             if journal.is_unfinished(place):
                 journal.roll_back(place)
             raise
-    data = plan.model_dump(by_alias=True)
-    data.update(
-        schema=CONVERT_SCHEMA,
-        status="converted",
-        output=str(place),
+    return carried_out(
+        plan,
+        place,
         method="in-place",
-        bytes=Bytes(copied=0, computed=changed).model_dump(),
+        bytes=Bytes(copied=0, computed=changed),
         seconds=round(time.perf_counter() - began, 4),
         source_hashes={},
     )
-    data["target"]["path"] = str(place)
-    return Report.model_validate(data)
 
 
 # --- what changes
@@ -272,7 +268,7 @@ def _stage(prepared: Prepared, files: list[_File], plan: Plan, source: Source) -
         texts[INDEX] = index
     for name, text in texts.items():
         write_bytes(prepared.new(name), text.encode("utf-8"))
-    as_it_is = {item.name: getattr(folder, item.name) for item in fields(Folder)}
+    as_it_is = {name: getattr(folder, name) for name in Folder.__struct_fields__}
     as_it_is |= {
         "config": parse_object(plan.config_text.encode("utf-8"), CONFIG),
         "config_bytes": plan.config_text.encode("utf-8"),

@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from math import sqrt
 from operator import mul
 from struct import pack, unpack
 from typing import Literal
+
+from msgspec import Struct
 
 from ckptmorph.findings import Value
 
@@ -123,8 +124,7 @@ def cosine(a: Sequence[float], b: Sequence[float]) -> float | None:
     return sum(map(mul, a, b)) / size if 0 < size < float("inf") else None
 
 
-@dataclass(frozen=True)
-class Statistics:
+class Statistics(Struct, frozen=True):
     """Mean, deviation and shape of the numbers in some rows.
 
     Attributes:

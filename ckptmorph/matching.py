@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ckptmorph.errors import did_you_mean
 from ckptmorph.findings import Finding, error, note
@@ -13,8 +15,7 @@ from ckptmorph.schema.models import Algorithm, Layout
 from ckptmorph.schema.template import template
 
 
-@dataclass
-class Stripped:
+class Stripped(Struct):
     """Names after taking off what all of them share. ``real`` maps the short name to the one in the file.
 
     ``mixed`` are the wrappers that only some of them carry.
@@ -65,8 +66,7 @@ def strip_prefixes(names: Iterable[str], wrappers: list[str], prefixes: list[str
     return out
 
 
-@dataclass
-class Matched:
+class Matched(Struct):
     """The result of matching.
 
     Attributes:
@@ -210,15 +210,13 @@ def _folded(group: list[Finding], shape: str) -> Finding:
     if numbers != list(range(numbers[0], numbers[0] + len(numbers))):
         return _listed(group)
     folded = shape.replace("#", f"{{{numbers[0]}..{numbers[-1]}}}")
-    return first.model_copy(update={"where": folded, "message": first.message.replace(first.where, folded)})
+    return replace(first, where=folded, message=first.message.replace(first.where, folded))
 
 
 def _listed(group: list[Finding]) -> Finding:
     first = group[0]
     shown = ", ".join(f.where or "" for f in group[:8]) + (" ..." if len(group) > 8 else "")
-    return first.model_copy(
-        update={"where": shown, "message": first.message.replace(first.where or "\0", shown)}
-    )
+    return replace(first, where=shown, message=first.message.replace(first.where or "\0", shown))
 
 
 def missing_findings(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
-from pydantic import Field
+from msgspec import field
 
 from ckptmorph.contract import predict
 from ckptmorph.errors import step
@@ -46,7 +46,7 @@ class Matrix(Value):
         compared: the drafter's own tables against the target's.
     """
 
-    schema_: Literal["ckptmorph.verify-all/1"] = Field("ckptmorph.verify-all/1", alias="schema")
+    schema_: Literal["ckptmorph.verify-all/1"] = field(default="ckptmorph.verify-all/1", name="schema")
     path: str
     algorithm: str
     layout: str

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Set
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from ckptmorph.schema.expr import Expr, ExprError, Unknown, holds, parse
 from ckptmorph.schema.models import Algorithm, Name, Tensor
@@ -17,8 +18,7 @@ MAX_GAP = 64  # a family whose next member is further away has ended
 _RUN = re.compile(r"[0-9]{1,5}")
 
 
-@dataclass(frozen=True)
-class Canon:
+class Canon(Struct, frozen=True):
     """One canonical tensor: its concrete name, the family it belongs to, and its index values."""
 
     name: str
@@ -70,8 +70,7 @@ def _indices(hub: Algorithm, parsed: Template, counts: Mapping[str, int]) -> Ite
     yield from combos
 
 
-@dataclass(frozen=True)
-class Spelling:
+class Spelling(Struct, frozen=True):
     """The names that a line gives to one canonical tensor: the one written, and others that are read."""
 
     line: Name

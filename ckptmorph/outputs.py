@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from ckptmorph.facts import Evidence, Known
 from ckptmorph.findings import Finding, Value
@@ -19,8 +20,7 @@ class ConfigStep(Value):
     evidence: Evidence
 
 
-@dataclass
-class Output:
+class Output(Struct):
     """What would be written.
 
     Attributes:

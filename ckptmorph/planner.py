@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ckptmorph.canonical import Drafter
 from ckptmorph.contract import predict
@@ -37,8 +39,7 @@ CARRIED = (
 )  # fmt: skip
 
 
-@dataclass
-class Goal:
+class Goal(Struct):
     """Where to: a layout, and the engine release it is for, if it is for one."""
 
     layout: Layout
@@ -89,8 +90,7 @@ def goals(registry: Registry, algorithm: str, wish: Wish) -> list[Goal]:
     )
 
 
-@dataclass
-class Composed:
+class Composed(Struct):
     """An output composed for one goal, with the contract's opinion. ``drafter`` is what it was composed of."""
 
     drafter: Drafter
@@ -195,7 +195,7 @@ def _composed(
                     )
                 )
             else:
-                closed.append(finding.model_copy(update={"next": _elsewhere(goal, finding)}))
+                closed.append(replace(finding, next=_elsewhere(goal, finding)))
         closed += [_unread_ids(finding) for finding in prediction.findings if _asks_for_target(finding)]
     closed += [
         _not_accepted(loss)
@@ -211,13 +211,12 @@ def _asks_for_target(finding: Finding) -> bool:
 
 def _unread_ids(finding: Finding) -> Finding:
     """Ids would be written that this release does not read; whether its defaults are the same states is a question."""
-    return finding.model_copy(
-        update={
-            "code": "target-needed",
-            "severity": Severity.ERROR,
-            "message": f"{finding.message}; whether these are the drafter's is not known",
-            "next": "--target DIR_OR_CONFIG, or a release that reads layer ids",
-        }
+    return replace(
+        finding,
+        code="target-needed",
+        severity=Severity.ERROR,
+        message=f"{finding.message}; whether these are the drafter's is not known",
+        next="--target DIR_OR_CONFIG, or a release that reads layer ids",
     )
 
 
@@ -240,14 +239,14 @@ def _elsewhere(goal: Goal, finding: Finding) -> str | None:
 def _not_again(finding: Finding) -> Finding:
     """What a conversion does not take away is no reason to convert."""
     repeats = finding.next is not None and finding.next.startswith(CONVERT)
-    return finding.model_copy(update={"next": None}) if repeats else finding
+    return replace(finding, next=None) if repeats else finding
 
 
 def _decided(finding: Finding) -> Finding:
     """What is only of interest while reading, and a decision once something else is written."""
     if finding.code != "name-not-of-layout":
         return finding
-    return finding.model_copy(update={"severity": Severity.WARNING})
+    return replace(finding, severity=Severity.WARNING)
 
 
 def _not_accepted(loss: Lost) -> Finding:

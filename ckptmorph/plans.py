@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
-from pydantic import Field
+from msgspec import field
+from msgspec.structs import replace
 
 from ckptmorph.findings import Finding, Value
 from ckptmorph.losses import Lost
@@ -13,7 +15,7 @@ from ckptmorph.ops.nodes import Node
 from ckptmorph.outputs import ConfigStep
 from ckptmorph.predictions import Prediction
 
-CONVERT_SCHEMA = "ckptmorph.convert/1"
+CONVERT_SCHEMA: Literal["ckptmorph.convert/1"] = "ckptmorph.convert/1"
 
 
 class Place(Value):
@@ -66,7 +68,7 @@ class OutFile(Value):
     name: str
     tensors: tuple[str, ...]
     header: str | None = None
-    metadata: dict[str, str] = Field(default_factory=dict)
+    metadata: dict[str, str] = field(default_factory=dict)
 
 
 class Bytes(Value):
@@ -89,7 +91,9 @@ class Plan(Value):
     ``config_text`` is the output's config.json verbatim; ``config`` tells field by field why.
     """
 
-    schema_: Literal["ckptmorph.plan/1", "ckptmorph.convert/1"] = Field("ckptmorph.plan/1", alias="schema")
+    schema_: Literal["ckptmorph.plan/1", "ckptmorph.convert/1"] = field(
+        default="ckptmorph.plan/1", name="schema"
+    )
     status: Literal["planned", "converted"]
     source: Place
     target: Place
@@ -118,7 +122,14 @@ class Report(Plan):
 
     method: str = ""
     seconds: float = 0.0
-    source_hashes: dict[str, str] = Field(default_factory=dict)
+    source_hashes: dict[str, str] = field(default_factory=dict)
+
+
+def carried_out(plan: Plan, out: Path, **made: Any) -> Report:
+    """The report of a plan that was carried out. ``made`` are fields of the report that say how."""
+    kept: dict[str, Any] = {name: getattr(plan, name) for name in Plan.__struct_fields__}
+    kept |= {"schema_": CONVERT_SCHEMA, "status": "converted", "output": str(out)}
+    return Report(**{**kept, "target": replace(plan.target, path=str(out)), **made})
 
 
 def tensor_steps(tensors: Mapping[str, Node]) -> tuple[TensorStep, ...]:

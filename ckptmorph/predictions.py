@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import TypeVar
 
-from pydantic import Field
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ckptmorph.facts import Known
 from ckptmorph.findings import Finding, Outcome, Value, warning
@@ -37,7 +37,7 @@ def folded(rows: Iterable[S], says: Callable[[S], object]) -> list[S]:
     for row in rows:
         if out and says(out[-1]) == says(row):
             before = out.pop()
-            row = row.model_copy(update={"first": before.first, "releases": before.releases + 1})
+            row = replace(row, first=before.first, releases=before.releases + 1)
         out.append(row)
     return out
 
@@ -78,12 +78,11 @@ class Prediction(Value):
     details: tuple[Treated, ...] = ()
     captured: tuple[int, ...] | None = None
     trained: tuple[int, ...] | None = None
-    facts: dict[str, Known] = Field(default_factory=dict)
+    facts: dict[str, Known] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
 
 
-@dataclass(frozen=True)
-class EngineAt:
+class EngineAt(Struct, frozen=True):
     """An engine at a release. ``known`` is the release whose rules are used (the nearest one looked at)."""
 
     engine: Engine

@@ -8,11 +8,12 @@ import json
 import zlib
 from typing import Any
 
-from pydantic import Field, ValidationError, field_validator
+from msgspec import field
+from msgspec.structs import replace
 
 from ckptmorph.errors import CkptmorphError, InputError
 from ckptmorph.facts import Evidence, Known
-from ckptmorph.findings import Finding, Value, plain, warning
+from ckptmorph.findings import Finding, Value, plain, read, warning
 from ckptmorph.schema.codecs import CodecFault
 from ckptmorph.schema.models import Algorithm
 from ckptmorph.schema.values import typed
@@ -58,7 +59,7 @@ class Ancestor(Value):
 class SideCar(Value):
     """Contents of ``ckptmorph.json``."""
 
-    schema_: str = Field(SCHEMA, alias="schema")
+    schema_: str = field(default=SCHEMA, name="schema")
     tool: dict[str, str]
     algorithm: str
     layout: str
@@ -73,12 +74,9 @@ class SideCar(Value):
     map_form: str | None = None  # of the vocabulary map in the output, where the user had to say it
     ancestors: tuple[Ancestor, ...] = ()
 
-    @field_validator("release")
-    @classmethod
-    def _is_version(cls, value: str | None) -> str | None:
-        if value is not None and parse_version(value) is None:
+    def __post_init__(self) -> None:
+        if self.release is not None and parse_version(self.release) is None:
             raise ValueError("no version")
-        return value
 
 
 def pack(raw: bytes) -> str:
@@ -148,7 +146,7 @@ def output_identity(folder: Folder) -> dict[str, Any]:
     """What must still be true of an output for its side-car to be trusted."""
     return {
         "config_sha256": sha256(folder.config_bytes),
-        "files": [i.model_dump(exclude={"sha256"}) for i in identities(folder)],
+        "files": [plain(replace(i, sha256=None)) for i in identities(folder)],
         "samples_sha256": _samples(folder),
     }
 
@@ -169,8 +167,8 @@ def read_sidecar(folder: Folder) -> tuple[SideCar | None, list[Finding]]:
     if mode_of(folder.path / SIDECAR) is None:
         return None, []
     try:
-        car = SideCar.model_validate(load_json(contained(folder.path, SIDECAR))[0])
-    except (ValidationError, InputError):
+        car = read(SideCar, load_json(contained(folder.path, SIDECAR))[0])
+    except (ValueError, InputError):
         return None, [
             warning("side-car-unreadable", f"{SIDECAR} cannot be read; it is not used", where=SIDECAR)
         ]
@@ -190,9 +188,7 @@ def read_sidecar(folder: Folder) -> tuple[SideCar | None, list[Finding]]:
     if car.output.get("samples_sha256", samples) != samples:
         text = f"the weights are not those that {SIDECAR} was written with; what it says of their form still holds"
         hint = "their names, types, shapes and the config are the same; it does not say where these numbers come from"
-        return car.model_copy(update={"map_form": None}), [
-            warning("weights-changed", text, where=SIDECAR, hint=hint)
-        ]
+        return replace(car, map_form=None), [warning("weights-changed", text, where=SIDECAR, hint=hint)]
     return car, []
 
 

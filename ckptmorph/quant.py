@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ckptmorph.errors import CkptmorphError
 from ckptmorph.findings import Finding, error, note, warning
@@ -27,8 +29,7 @@ _PREFIXES = ("", "model.")
 _AGAIN = "export the quantised drafter again, or take the drafter as it was before"
 
 
-@dataclass(frozen=True)
-class Quantised:
+class Quantised(Struct, frozen=True):
     """What was found out about a folder.
 
     Attributes:
@@ -51,8 +52,7 @@ class Quantised:
         return replace(folder, tensors=kept)
 
 
-@dataclass
-class _Module:
+class _Module(Struct):
     parts: dict[str, str] = field(default_factory=dict)  # last part to dtype
     sizes: dict[str, int] = field(default_factory=dict)  # last part to number of dimensions
 

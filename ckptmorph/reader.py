@@ -10,6 +10,7 @@ from ckptmorph.canonical import Drafter, ReadTensor, Request, Shaped, codec_cont
 from ckptmorph.dims import Equation, Solved, check_shapes, compare_config, computed_sizes, solve, undetermined
 from ckptmorph.facts import (
     Evidence,
+    EvidenceKind,
     Known,
     Said,
     apply_defaults,
@@ -191,7 +192,9 @@ class _Reading:
         facts = self.drafter.facts
         for symbol, value in self.solved.values.items():
             fact, origin = self.hub.dims[symbol], self.solved.origin[symbol]
-            kind = {"config": "config", "default": "default"}.get(origin, "tensors")
+            kind: EvidenceKind = (
+                "config" if origin == "config" else "default" if origin == "default" else "tensors"
+            )
             facts[fact] = Known(
                 value=value, evidence=Evidence(kind=kind, at=None if kind == origin else origin)
             )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from ckptmorph.errors import CONVERT, ELSEWHERE, CkptmorphError, InputError
 from ckptmorph.findings import Finding, Severity, by_severity
@@ -40,11 +41,11 @@ class _Steps:
     def checked(self, finding: Finding) -> Finding:
         text = finding.next or ""
         if text.startswith(CONVERT):
-            return finding.model_copy(update={"next": self._convert(text, finding)})
+            return replace(finding, next=self._convert(text, finding))
         if text == ELSEWHERE:
             refusal = self._broken()
             if refusal is not None:
-                return finding.model_copy(update={"next": _instead(refusal, finding)})
+                return replace(finding, next=_instead(refusal, finding))
         return finding
 
     def _convert(self, text: str, finding: Finding) -> str | None:

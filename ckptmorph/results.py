@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field
+from msgspec import field
 
 from ckptmorph.effects import Effect
 from ckptmorph.facts import Known
@@ -35,7 +35,7 @@ class Inspection(Value):
         facts: by name, with evidence.
     """
 
-    schema_: Literal["ckptmorph.inspect/1"] = Field("ckptmorph.inspect/1", alias="schema")
+    schema_: Literal["ckptmorph.inspect/1"] = field(default="ckptmorph.inspect/1", name="schema")
     path: str
     algorithm: str
     layout: str
@@ -63,7 +63,7 @@ class Verification(Value):
         numbers: whether all numbers were looked at for NaN, infinity and zeros, or samples.
     """
 
-    schema_: Literal["ckptmorph.verify/1"] = Field("ckptmorph.verify/1", alias="schema")
+    schema_: Literal["ckptmorph.verify/1"] = field(default="ckptmorph.verify/1", name="schema")
     path: str
     engine: str
     release: str
@@ -84,7 +84,7 @@ class Verification(Value):
 class Restored(Value):
     """A backup that was brought back."""
 
-    schema_: Literal["ckptmorph.restore/1"] = Field("ckptmorph.restore/1", alias="schema")
+    schema_: Literal["ckptmorph.restore/1"] = field(default="ckptmorph.restore/1", name="schema")
     path: str
 
 
@@ -120,7 +120,7 @@ class GraphView(Value):
         conditions: what a drafter must satisfy for the target, from its contract.
     """
 
-    schema_: Literal["ckptmorph.graph/1"] = Field("ckptmorph.graph/1", alias="schema")
+    schema_: Literal["ckptmorph.graph/1"] = field(default="ckptmorph.graph/1", name="schema")
     nodes: tuple[str, ...]
     edges: tuple[EdgeView, ...]
     start: str | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from ckptmorph.conditions import conditions_of
 from ckptmorph.errors import RefusedError
@@ -36,9 +36,7 @@ def destinations(registry: Registry, source: Source, wish: Wish) -> GraphView:
         for release in engine.releases
     )
     start = layout_node(source.layout.algorithm, source.layout.layout)
-    return everything(registry).model_copy(
-        update={"start": start, "destinations": tuple(folded(rows, _says))}
-    )
+    return replace(everything(registry), start=start, destinations=tuple(folded(rows, _says)))
 
 
 def _destination(registry: Registry, source: Source, wish: Wish, release: str) -> Destination:
@@ -52,12 +50,12 @@ def _destination(registry: Registry, source: Source, wish: Wish, release: str) -
     for goal in meant_for(wanted, source):
         composed = compose_for(registry, source, goal, wish)
         if not composed.closed_by:
-            return at.model_copy(update={"layout": goal.layout.layout})
+            return replace(at, layout=goal.layout.layout)
         closed += composed.closed_by
     first = closed[0]
     answer = f": {first.next}" if first.code in QUESTIONS else ""
     reason = without_release(f"{first.message}{answer}", name, release)
-    return at.model_copy(update={"code": first.code, "reason": reason})
+    return replace(at, code=first.code, reason=reason)
 
 
 def _says(row: Destination) -> object:

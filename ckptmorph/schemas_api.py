@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field
+from msgspec import field
 
 from ckptmorph.errors import CkptmorphError, SchemaError, UsageError, did_you_mean
 from ckptmorph.findings import Finding, Value, error
@@ -16,6 +16,7 @@ from ckptmorph.schema.engines import Engine
 from ckptmorph.schema.models import Algorithm, Layout
 from ckptmorph.schema.registry import builtin_folder, load_registry
 from ckptmorph.schema.versions import newest
+from ckptmorph.schema.written import as_written, file_data, text_of
 
 SCHEMA: Literal["ckptmorph.schemas/1"] = "ckptmorph.schemas/1"
 
@@ -34,14 +35,14 @@ class SchemaRow(Value):
 class SchemaList(Value):
     """All schemas in force."""
 
-    schema_: Literal["ckptmorph.schemas/1"] = Field(SCHEMA, alias="schema")
+    schema_: Literal["ckptmorph.schemas/1"] = field(default=SCHEMA, name="schema")
     schemas: tuple[SchemaRow, ...]
 
 
 class SchemaShown(Value):
     """The schemas of one name, as data and as their files' text."""
 
-    schema_: Literal["ckptmorph.schemas/1"] = Field(SCHEMA, alias="schema")
+    schema_: Literal["ckptmorph.schemas/1"] = field(default=SCHEMA, name="schema")
     name: str
     files: dict[str, str]
     data: dict[str, Any]
@@ -50,7 +51,7 @@ class SchemaShown(Value):
 class SchemaChecked(Value):
     """The result of checking a file. No findings means that it is right."""
 
-    schema_: Literal["ckptmorph.schemas/1"] = Field(SCHEMA, alias="schema")
+    schema_: Literal["ckptmorph.schemas/1"] = field(default=SCHEMA, name="schema")
     file: str
     kind: str | None
     findings: tuple[Finding, ...]
@@ -94,18 +95,9 @@ def shown(name: str, schema_path: Sequence[Path] = ()) -> SchemaShown:
             f"there is no schema {name!r}", code="unknown-schema",
             hint=f"did you mean {close}?" if close else f"known: {', '.join(known)}", next="ckptmorph schemas list",
         )  # fmt: skip
-    files = {registry.origin(value): _text(registry.origin(value)) for value in found}
-    data = {registry.origin(value): value.model_dump(mode="json", exclude_unset=True) for value in found}
+    files = {registry.origin(value): text_of(registry.origin(value)) for value in found}
+    data = {registry.origin(value): as_written(value, file_data(registry, value)) for value in found}
     return SchemaShown(name=name, files=files, data=data)
-
-
-def _text(origin: str) -> str:
-    path = (
-        builtin_folder() / Path(origin).relative_to("schemas")
-        if origin.startswith("schemas/")
-        else Path(origin)
-    )
-    return path.read_text(encoding="utf-8")
 
 
 def checked(file: Path, schema_path: Sequence[Path] = ()) -> SchemaChecked:

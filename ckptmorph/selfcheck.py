@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from ckptmorph import __version__
 from ckptmorph.canonical import Request, target_class
 from ckptmorph.contract import predict
 from ckptmorph.errors import InputError, InternalError
 from ckptmorph.facts import Known
-from ckptmorph.findings import errors_in, in_json
+from ckptmorph.findings import errors_in, in_json, plain
 from ckptmorph.planner import base_for
 from ckptmorph.plans import Plan
 from ckptmorph.predictions import engine_at
@@ -35,7 +36,7 @@ def checked(
     form = check(registry, plan, source, written, facts)
     car = side_car(registry, plan, source, written, hashes, facts)
     # Where the user had to say the form of a map, its numbers alone do not say it.
-    return car if source.request.map_form is None else car.model_copy(update={"map_form": form})
+    return car if source.request.map_form is None else replace(car, map_form=form)
 
 
 def reopened(tmp: Path) -> Folder:
@@ -123,7 +124,7 @@ def side_car(
         source={
             "layout": source.layout.layout,
             "config_sha256": hashlib.sha256(source.folder.config_bytes).hexdigest(),
-            "files": [i.model_dump(exclude_none=True) for i in identities(source.folder, hashes)],
+            "files": [plain(i) for i in identities(source.folder, hashes)],
         },
         output=output_identity(written),
         schemas=dict(sorted(registry.digests.items())),

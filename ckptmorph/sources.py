@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ckptmorph.canonical import Drafter, Request
 from ckptmorph.detect import Detection, detect, ranked, telling
@@ -40,8 +42,7 @@ QUESTIONS = frozenset(
 )
 
 
-@dataclass(frozen=True)
-class Wish:
+class Wish(Struct, frozen=True):
     """What the user asks for. Texts are as given on the command line; see `ckptmorph.api.plan`."""
 
     to: str
@@ -129,8 +130,7 @@ _UNITS = {
 }
 
 
-@dataclass
-class Source:
+class Source(Struct, dict=True):
     """A source that was recognised and read.
 
     Attributes:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ckptmorph.canonical import Drafter
 from ckptmorph.errors import CkptmorphError, step
@@ -104,11 +106,10 @@ def _no_weights(target: Target) -> str | None:
 
 
 def _not(blank: Comparison, why: str) -> Comparison:
-    return blank.model_copy(update={"why": why})
+    return replace(blank, why=why)
 
 
-@dataclass(frozen=True)
-class _Matrix:
+class _Matrix(Struct, frozen=True):
     """The drafter's own table."""
 
     node: Source
@@ -169,12 +170,12 @@ def _compared(
     drafter: Drafter, canon: Canon, blank: Comparison, ours: _Matrix, table: Table, deep: bool
 ) -> Comparison:
     info = table.info
-    blank = blank.model_copy(update={"against": info.name + (" (tied)" if table.tied else "")})
+    blank = replace(blank, against=info.name + (" (tied)" if table.tied else ""))
     if info.dtype not in WIDTHS or len(info.shape) != 2:
         return _not(blank, f"the target's {info.name} is {info.dtype} {list(info.shape)}")
     if ours.width != info.shape[1]:
         why = f"{list(ours.node.shape)}, the target's is {list(info.shape)}"
-        return _by_itself(blank.model_copy(update={"outcome": "other-size", "why": why}), ours)
+        return _by_itself(replace(blank, outcome="other-size", why=why), ours)
     chosen = _chosen(drafter, canon, ours)
     if isinstance(chosen, str):
         return _not(blank, chosen)
@@ -186,16 +187,15 @@ def _compared(
         return _not(blank, "there are no rows")
     blocks, looked = _plan(pair, count, deep)
     differing, first, rows = _differences(pair, blocks)
-    done = blank.model_copy(
-        update={
-            "rows": rows,
-            "differing": differing,
-            "first": tuple(first),
-            "looked": looked + _sizes(ours.rows, info.shape[0], chosen),
-            "all_rows": rows == count,
-        }
+    done = replace(
+        blank,
+        rows=rows,
+        differing=differing,
+        first=tuple(first),
+        looked=looked + _sizes(ours.rows, info.shape[0], chosen),
+        all_rows=rows == count,
     )
-    return _judged(done, pair, count) if differing else done.model_copy(update={"outcome": "equal"})
+    return _judged(done, pair, count) if differing else replace(done, outcome="equal")
 
 
 def _sizes(ours: int, theirs: int, chosen: Sequence[int] | None) -> str:
@@ -267,7 +267,7 @@ def _differences(pair: _Pair, blocks: Sequence[Block]) -> tuple[int, list[int], 
 def _judged(done: Comparison, pair: _Pair, count: int) -> Comparison:
     """What kind of difference it is."""
     if done.differing <= FEW * done.rows:
-        return done.model_copy(update={"outcome": "few-rows"})
+        return replace(done, outcome="few-rows")
     remote = pair.table.weights.remote
     at = _spread(count, min(count, BLOCKS if remote else STATISTIC), 1)
     mine = [numbers(pair.mine(k, k + 1), pair.dtype) for k in at]
@@ -280,7 +280,7 @@ def _judged(done: Comparison, pair: _Pair, count: int) -> Comparison:
     update: dict[str, object] = {"outcome": "different", "cosine": None if mean is None else round(mean, 4)}
     if unlike and own is not None and own.initial:
         update |= {"outcome": "random", "spread": _figures(own)}
-    return done.model_copy(update=update)
+    return replace(done, **update)
 
 
 def _own_rows(ours: _Matrix) -> list[Sequence[float]]:
@@ -301,7 +301,7 @@ def _by_itself(blank: Comparison, ours: _Matrix) -> Comparison:
     if own is None or not own.initial:
         return blank
     looked = f"sampled {len(rows)} of {ours.rows} rows; {blank.why}"
-    return blank.model_copy(update={"outcome": "random", "spread": _figures(own), "looked": looked})
+    return replace(blank, outcome="random", spread=_figures(own), looked=looked)
 
 
 def _facts(drafter: Drafter) -> None:

@@ -7,10 +7,11 @@ Nothing here is about a framework. Norms are read whole (they are small), matric
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from math import prod, sqrt
 from operator import mul
 from typing import Any
+
+from msgspec import Struct
 
 from ckptmorph.canonical import Drafter
 from ckptmorph.findings import Finding, error, warning
@@ -28,8 +29,7 @@ STATISTIC = 1 << 14  # numbers that go into mean and deviation
 FRESH_STD, FRESH_SLACK = 0.02, 0.06
 
 
-@dataclass(frozen=True)
-class _Format:
+class _Format(Struct, frozen=True):
     """How to see from a float's high bytes that its exponent is all ones (NaN or infinity)."""
 
     width: int

@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 
 import jsonschema
 import pytest
+from msgspec import structs
 
 import ckptmorph
 from ckptmorph import schemas_api
@@ -231,9 +232,11 @@ def test_every_verb_and_every_result_has_a_document() -> None:
 
     assert {f"ckptmorph.{verb}/1" for verb in root.commands} <= set(json_schemas.RESULTS)
     stated = {
-        model.model_fields["schema_"].default
+        field.default
         for model in _subclasses(Value)
-        if "schema_" in model.model_fields and model.__module__.startswith("ckptmorph.")
+        if model.__module__.startswith("ckptmorph.")
+        for field in structs.fields(model)
+        if field.name == "schema_"
     }
     assert stated <= set(json_schemas.RESULTS)
 

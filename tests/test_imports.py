@@ -17,7 +17,7 @@ EXAMPLE = ROOT / "tests" / "fixtures" / "speculators-0.3.0-eagle3"
 # Nothing that moves bytes or reads headers needs these.
 HEAVY = ("torch", "transformers", "huggingface_hub", "numpy", "safetensors")
 # Importing the package costs none of these either: its public names are resolved on first use.
-NOT_AT_IMPORT = (*HEAVY, "yaml", "click", "pydantic", "packaging")
+NOT_AT_IMPORT = (*HEAVY, "yaml", "click", "msgspec", "packaging")
 
 
 @dataclass(frozen=True)

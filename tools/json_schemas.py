@@ -1,14 +1,16 @@
-"""JSON Schemas from the pydantic models: for schema files (editors), and for every JSON document we print."""
+"""JSON Schemas from the value types: for schema files (editors), and for every JSON document we print."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from functools import cache
 from inspect import cleandoc
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin
 
-from pydantic import BaseModel
-from pydantic.json_schema import models_json_schema
+from msgspec import Struct
+from msgspec.json import schema_components
+from msgspec.structs import fields
 
 from ckptmorph.cli.commands import root
 from ckptmorph.compare import Difference
@@ -19,7 +21,9 @@ from ckptmorph.plans import Plan, Report
 from ckptmorph.provenance import SCHEMA as PROVENANCE
 from ckptmorph.provenance import SideCar
 from ckptmorph.results import GraphView, Inspection, Restored, Verification
+from ckptmorph.schema.base import Model
 from ckptmorph.schema.kinds import KINDS
+from ckptmorph.schema.models import Entry, Line, Use
 from ckptmorph.schemas_api import SchemaChecked, SchemaList, SchemaShown
 
 Schema = dict[str, Any]
@@ -46,7 +50,7 @@ FIXED = {"ckptmorph.plan/1": {"status": "planned"}, "ckptmorph.convert/1": {"sta
 
 def schema_files() -> Schema:
     """One schema for all kinds of schema file."""
-    parts = _definitions(KINDS.values(), "validation")
+    parts = _definitions([*KINDS.values(), Entry, Use])
     return {
         "$schema": DIALECT,
         "title": "A schema file of ckptmorph",
@@ -64,7 +68,7 @@ def documents() -> dict[str, Schema]:
 def _document(kind: str, models: tuple[type[Value], ...]) -> Schema:
     verb = kind.removeprefix("ckptmorph.").partition("/")[0]
     fails = verb in root.commands or not models
-    parts = _definitions([*models, *([Finding] if fails else [])], "serialization")
+    parts = _definitions([*models, *([Finding] if fails else [])])
     for model in models:
         properties = parts[model.__name__]["properties"]
         properties["schema"] = {"const": kind, "description": "what this document is"}
@@ -83,14 +87,19 @@ def _document(kind: str, models: tuple[type[Value], ...]) -> Schema:
     }
 
 
-def _definitions(
-    models: Iterable[type[BaseModel]], mode: Literal["validation", "serialization"]
-) -> dict[str, Schema]:
-    made = models_json_schema([(model, mode) for model in models], by_alias=True)[1]
-    parts: dict[str, Schema] = made.get("$defs", {})
+def _definitions(models: Iterable[type[Struct]]) -> dict[str, Schema]:
+    parts: dict[str, Schema] = schema_components(
+        models, ref_template="#/$defs/{name}", schema_hook=_line_schema
+    )[1]
     for part in parts.values():
         _describe(part)
-    return dict(sorted(parts.items()))
+    return {name: _in_order(part) for name, part in sorted(parts.items())}
+
+
+def _line_schema(kind: type[Any]) -> Schema:
+    """The schema of the one type that msgspec does not know."""
+    assert kind is Line
+    return {"oneOf": [{"$ref": f"#/$defs/{one.__name__}"} for one in (Entry, Use)]}
 
 
 def _describe(part: Schema) -> None:
@@ -108,15 +117,58 @@ def _describe(part: Schema) -> None:
         inner = next((s["description"] for s in schema.get("anyOf", ()) if "description" in s), None)
         if inner is not None:
             schema.setdefault("description", inner)
-    _walk(part, _drop_openapi)
+    _walk(part, _tidy)
 
 
 def _words(text: str) -> str:
     return " ".join(text.replace("``", "`").split())
 
 
-def _drop_openapi(schema: Schema) -> None:
-    schema.pop("discriminator", None)  # a word of OpenAPI, not of JSON Schema
+def _tidy(schema: Schema) -> None:
+    """Say it the way people do who read it: what is fixed is a ``const``, and texts are said to be texts."""
+    if schema.pop("discriminator", None):  # a word of OpenAPI, not of JSON Schema
+        schema["oneOf"] = schema.pop("anyOf")
+    choices = schema.get("enum")
+    if isinstance(choices, list):
+        schema["enum"] = choices = list(_orders().get(frozenset(choices), choices))
+        if all(isinstance(one, str) for one in choices):
+            schema["type"] = "string"
+        if len(choices) == 1:
+            schema["const"] = schema.pop("enum")[0]
+    if schema.get("default") in ([], {}):
+        del schema["default"]
+    if schema.get("required") == []:
+        del schema["required"]
+
+
+@cache
+def _orders() -> dict[frozenset[Any], tuple[Any, ...]]:
+    """The choices there are, in the order in which their type has them; msgspec sorts them."""
+    found: dict[frozenset[Any], tuple[Any, ...]] = {}
+    todo: list[Any] = [Model, Value]
+    seen: set[Any] = set()
+    while todo:
+        kind = todo.pop()
+        if isinstance(kind, type) and kind in seen:
+            continue
+        seen.add(kind)
+        if get_origin(kind) is Literal:
+            found[frozenset(get_args(kind))] = get_args(kind)
+        elif isinstance(kind, type) and issubclass(kind, Struct):
+            todo += [*kind.__subclasses__(), *(one.type for one in fields(kind))]
+        else:
+            todo += get_args(kind)
+    return found
+
+
+def _in_order(schema: Any, *, named: bool = False) -> Any:
+    """Keys in the order of the alphabet, but for those that are names of our own."""
+    if isinstance(schema, list):
+        return [_in_order(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    keys = list(schema) if named else sorted(schema)
+    return {key: _in_order(schema[key], named=key == "properties" and not named) for key in keys}
 
 
 def _leave_out_nulls(part: Schema) -> None:

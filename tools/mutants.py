@@ -15,12 +15,13 @@ from pathlib import Path as File
 from typing import Any
 
 import yaml
-from pydantic import ValidationError
 
 from ckptmorph.schema.engines import Engine
 from ckptmorph.schema.models import Layout
 from ckptmorph.schema.registry import Registry
+from ckptmorph.schema.validate import read
 from ckptmorph.schema.versions import covers
+from ckptmorph.schema.written import as_written, file_data
 
 Plain = dict[str, Any]
 Path = tuple[Any, ...]
@@ -115,21 +116,32 @@ class Mutant:
         else:
             here[self.path[-1]] = self.value
         try:
-            return type(self.original).model_validate(changed)
-        except ValidationError:
+            return read(type(self.original), changed)
+        except ValueError:
             return None
 
 
 def plain(registry: Registry, schema: Engine | Layout) -> Plain:
     """The schema as plain data, with its fragments in place."""
-    data: Plain = schema.model_dump(mode="json", exclude_unset=True)
+    file = file_data(registry, schema)
+    data: Plain = as_written(schema, file)
     holders = (
-        zip(data["forms"], schema.forms, strict=True) if isinstance(schema, Engine) else [(data, schema)]
+        zip(data["forms"], schema.forms, file["forms"], strict=True)
+        if isinstance(schema, Engine)
+        else [(data, schema, file)]
     )
-    for holder, source in holders:
-        entries = registry.entries(source.config)
-        holder["config"] = [entry.model_dump(mode="json", exclude_unset=True) for entry in entries]
+    for holder, source, said in holders:
+        entries = zip(registry.entries(source.config), _lines(registry, said["config"]), strict=True)
+        holder["config"] = [as_written(entry, line) for entry, line in entries]
     return data
+
+
+def _lines(registry: Registry, lines: list[Plain]) -> Iterator[Plain]:
+    for line in lines:
+        if "use" in line:
+            yield from file_data(registry, registry.fragments[line["use"]])["config"]
+        else:
+            yield line
 
 
 def other(value: Any) -> Any:

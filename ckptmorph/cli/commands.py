@@ -25,9 +25,9 @@ from ckptmorph.cli.options import (
 from ckptmorph.errors import UsageError
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel
+    from ckptmorph.findings import Value
 
-R = TypeVar("R", bound="BaseModel")
+R = TypeVar("R", bound="Value")
 EXIT_FINDINGS = 1
 EXIT_REFUSED = 4
 

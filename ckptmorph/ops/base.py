@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
-
-from pydantic import model_validator
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ckptmorph.findings import Value
 from ckptmorph.storage.dtypes import byte_size
@@ -48,18 +46,16 @@ class Typed(Protocol):
         """Sizes of the dimensions."""
 
 
-_N = TypeVar("_N", bound="Operation")
-
-
-class Operation(Value):
+class Operation(Value, tag_field="op"):
     """What all nodes share. ``op`` tells them apart in JSON."""
 
-    op: str
-
-    @model_validator(mode="after")
-    def _consistent(self: _N) -> _N:
+    def __post_init__(self) -> None:
         self._check()
-        return self
+
+    @property
+    def op(self) -> str:
+        """Name of the operation, as JSON has it."""
+        return str(self.__struct_config__.tag)
 
     def _check(self) -> None:
         """Raise Fault when the arguments do not fit each other."""

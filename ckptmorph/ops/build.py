@@ -10,8 +10,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal
 
-from pydantic import ValidationError
-
 from ckptmorph.errors import CkptmorphError, InputError, InternalError
 from ckptmorph.ops.base import FLOATS, Fault, need, resized, size_of
 from ckptmorph.ops.nodes import (
@@ -212,12 +210,6 @@ def _faults_of(*nodes: Node) -> Iterator[None]:
         yield
     except Fault as fault:
         raise _error(nodes, str(fault), data=fault.data) from fault
-    except ValidationError as caught:
-        details = caught.errors()[0]
-        cause = details.get("ctx", {}).get("error")
-        if isinstance(cause, Fault):
-            raise _error(nodes, str(cause), data=cause.data) from caught
-        raise InternalError(f"no such operation: {details['loc']} {details['msg']}") from caught
 
 
 def _error(nodes: Sequence[Node], message: str, *, data: bool) -> CkptmorphError:

@@ -6,6 +6,8 @@ import struct
 from collections.abc import Callable, Iterator
 from math import prod
 
+from msgspec.structs import replace
+
 from ckptmorph.errors import InputError, InternalError, IOFailure, RefusedError
 from ckptmorph.ops.casting import cast_floats
 from ckptmorph.ops.integers import (
@@ -182,7 +184,7 @@ def _integers(node: Node, data: bytes, first: int) -> list[int]:
     name, dtype = _name(node), node.dtype
     numbers = decode_integers(data, dtype)
     if isinstance(numbers, NonIntegral):
-        found = numbers.model_copy(update={"index": first + numbers.index}).finding(name)
+        found = replace(numbers, index=first + numbers.index).finding(name)
         raise InputError(found.message, code=found.code, where=name, expected=found.expected, got=found.got)
     if not trustworthy(numbers, dtype):
         limit = EXACT_LIMIT[dtype]

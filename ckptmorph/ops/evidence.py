@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import islice
 from operator import lt
 from typing import Literal
+
+from msgspec import Struct
 
 from ckptmorph.findings import Finding, Value, error, note, warning
 from ckptmorph.ops.integers import EXACT_LIMIT, rounded, trustworthy
@@ -44,8 +45,7 @@ class Reading(Value):
         return f"{name}: target ids {self.first} .. {self.last}, {order}"
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(Struct, frozen=True):
     """The question. ``mask`` is None when it is missing or faulty; ``masked`` tells the two apart."""
 
     mask: tuple[int, ...] | None

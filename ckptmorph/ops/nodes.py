@@ -7,9 +7,7 @@ Build trees with ``ckptmorph.ops.build``; the classes here do not simplify.
 from __future__ import annotations
 
 from math import prod
-from typing import Annotated, Literal
-
-from pydantic import Field
+from typing import Literal
 
 from ckptmorph.ops.base import (
     FLOATS,
@@ -30,10 +28,9 @@ from ckptmorph.storage.dtypes import BITS
 _SHOWN_BLOCKS = 8  # longer block orders (rope has one block per row) would hide the line they stand in
 
 
-class Source(Operation):
+class Source(Operation, tag="source"):
     """The tensor ``tensor`` as the input holds it."""
 
-    op: Literal["source"] = "source"
     tensor: str
     dtype: str
     shape: Shape
@@ -47,10 +44,9 @@ class Source(Operation):
         return (self.tensor,)
 
 
-class Slice(KeepsDtype):
+class Slice(KeepsDtype, tag="slice"):
     """Indices ``start`` up to, but not including, ``stop`` along ``dim``. Same dtype."""
 
-    op: Literal["slice"] = "slice"
     of: Node
     dim: int
     start: int
@@ -70,10 +66,9 @@ class Slice(KeepsDtype):
         return f"slice(dim={self.dim}, {self.start}:{self.stop})"
 
 
-class Concat(KeepsDtype):
+class Concat(KeepsDtype, tag="concat"):
     """The parts one after the other along ``dim``. They agree in dtype and in all other dimensions."""
 
-    op: Literal["concat"] = "concat"
     parts: tuple[Node, ...]
     dim: int
 
@@ -101,13 +96,12 @@ class Concat(KeepsDtype):
         return f"concat(dim={self.dim}, {len(self.parts)} parts)"
 
 
-class Permute(KeepsDtype, KeepsShape):
+class Permute(KeepsDtype, KeepsShape, tag="permute"):
     """Blocks in another order: along ``dim``, output block j is input block ``order[j]``.
 
     Each block has ``block`` entries along ``dim``; ``label`` says why the order changes. Same dtype and shape.
     """
 
-    op: Literal["permute"] = "permute"
     of: Node
     dim: int
     block: int
@@ -127,10 +121,9 @@ class Permute(KeepsDtype, KeepsShape):
         return f"permute(dim={self.dim}, blocks {' '.join(map(str, self.order))}: {self.label})"
 
 
-class View(KeepsDtype):
+class View(KeepsDtype, tag="view"):
     """The same elements in the same order under another shape. Same dtype."""
 
-    op: Literal["view"] = "view"
     of: Node
     shape: Shape
 
@@ -143,10 +136,9 @@ class View(KeepsDtype):
         return f"view({list(self.shape)})"
 
 
-class Cast(KeepsShape, Computed):
+class Cast(KeepsShape, Computed, tag="cast"):
     """The same values in another dtype: between FLOATS, or from whole numbers to I64. Same shape."""
 
-    op: Literal["cast"] = "cast"
     of: Node
     dtype: str
 
@@ -164,14 +156,14 @@ class Cast(KeepsShape, Computed):
         return f"cast({self.of.dtype} -> {self.dtype})"
 
 
-class MapForm(KeepsShape, Computed):
+class MapForm(KeepsShape, Computed, tag="map_form"):
     """A draft-to-target map, I64 [D], in its other form: absolute = offset + arange(D). Same dtype and shape."""
 
-    op: Literal["map_form"] = "map_form"
     of: Node
     to: Literal["offset", "absolute"]
 
     def _check(self) -> None:
+        need(self.to in ("offset", "absolute"), f"no such operation: a map has no form {self.to}")
         need_map(self.of)
 
     @property
@@ -183,10 +175,9 @@ class MapForm(KeepsShape, Computed):
         return "map_form(offset -> absolute)" if self.to == "absolute" else "map_form(absolute -> offset)"
 
 
-class MaskFromMap(Computed):
+class MaskFromMap(Computed, tag="mask_from_map"):
     """The target-to-draft mask, BOOL [size], of a draft-to-target map in OFFSET form, I64 [D]."""
 
-    op: Literal["mask_from_map"] = "mask_from_map"
     of: Node
     size: int
 
@@ -210,10 +201,9 @@ class MaskFromMap(Computed):
         return f"mask_from_map(size={self.size})"
 
 
-class MapFromMask(Computed):
+class MapFromMask(Computed, tag="map_from_mask"):
     """The ascending draft-to-target map in offset form, I64 [length], of a mask, BOOL or U8 [V]."""
 
-    op: Literal["map_from_mask"] = "map_from_mask"
     of: Node
     length: int
 
@@ -238,15 +228,18 @@ class MapFromMask(Computed):
         return f"map_from_mask(length={self.length})"
 
 
-class Fill(Computed):
+class Fill(Computed, tag="fill"):
     """A constant: zeros or ones of any whole-byte dtype that has them, or arange(n) as integers [n]."""
 
-    op: Literal["fill"] = "fill"
     value: Literal["zeros", "ones", "arange"]
     dtype: str
     shape: Shape
 
     def _check(self) -> None:
+        need(
+            self.value in ("zeros", "ones", "arange"),
+            f"no such operation: nothing is filled with {self.value}",
+        )
         known = BITS.get(self.dtype, 1) % 8 == 0 and self.dtype in (*INTEGER_CODES, *FLOATS, "BOOL")
         need(known, f"nothing fills a tensor of dtype {self.dtype}")
         need(min(self.shape, default=0) >= 0, f"{list(self.shape)} is no shape")
@@ -260,8 +253,5 @@ class Fill(Computed):
         return f"fill({self.value}, {self.dtype} {list(self.shape)})"
 
 
-Node = Annotated[
-    Source | Slice | Concat | Permute | View | Cast | MapForm | MaskFromMap | MapFromMask | Fill,
-    Field(discriminator="op"),
-]
-"""Any node. ``TypeAdapter(Node)`` reads and writes it as JSON."""
+Node = Source | Slice | Concat | Permute | View | Cast | MapForm | MaskFromMap | MapFromMask | Fill
+"""Any node; its key ``op`` in JSON tells which."""

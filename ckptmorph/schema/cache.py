@@ -1,7 +1,8 @@
 """Schemas as plain data, kept between runs: reading YAML takes longer than all else that a short command does.
 
-The data of a file is found by the digest of its bytes, so that a changed file is read anew. It is validated in every
-run all the same; the YAML parser is spared, and the check across files when exactly these files passed it before.
+The data of a file is found by the digest of its bytes, so that a changed file is read anew. It has a digest of its own,
+so that what was changed in the cache is not believed, and its types are validated in every run all the same. The YAML
+parser is spared, and the look into texts and across files when exactly these files passed it before.
 ``CKPTMORPH_NO_CACHE=1`` does without. What is wrong with the cache is no fault.
 """
 
@@ -9,15 +10,39 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from msgspec import DecodeError, Raw, Struct
+from msgspec.json import decode, encode
+
 LIMIT = 2  # times as many files as are in use, for a second set of schemas; a cache that grew beyond is begun anew
 SETS = 8  # that passed; reading more than is needed costs every run
-VERSION = 1
+VERSION = 2
+
+
+class Kept(Struct, frozen=True):
+    """The data of one file as JSON, and the digest of this JSON."""
+
+    sha256: str
+    data: Raw
+
+
+class Content(Struct, kw_only=True):
+    """The cache as it is on disk. ``passed`` are the keys of the sets of files that were found right together."""
+
+    version: int = VERSION
+    data: dict[str, Kept] = {}
+    passed: set[str] = set()
+
+
+class Named(Struct):
+    """What tells a contract from the others, and from other schemas."""
+
+    algorithm: str
+    engine: str
 
 
 class Cache:
@@ -25,27 +50,42 @@ class Cache:
 
     def __init__(self) -> None:
         self.path = None if os.environ.get("CKPTMORPH_NO_CACHE") else _path()
-        self.known: dict[str, Any] = {}
-        self.new: dict[str, Any] = {}
-        self.passed: set[str] = set()
+        self.content, self.new = Content(), False
         if self.path is not None:
             with contextlib.suppress(OSError, ValueError, RecursionError):
-                held = json.loads(self.path.read_bytes())
-                if (
-                    isinstance(held, dict)
-                    and held.get("version") == VERSION
-                    and isinstance(held.get("data"), dict)
-                ):
-                    self.known = held["data"]
-                    self.passed = {key for key in held.get("passed", []) if isinstance(key, str)}
+                held = decode(self.path.read_bytes(), type=Content)
+                if held.version == VERSION:
+                    self.content = held
+
+    @property
+    def passed(self) -> set[str]:
+        """Keys of sets of files that were checked together, see `key_of`."""
+        return self.content.passed
 
     def get(self, digest: str) -> Any | None:
         """The data of a text, or None when it is not known."""
-        return self.known.get(digest)
+        kept = self._sound(digest)
+        return None if kept is None else decode(kept.data)
+
+    def contract(self, digest: str) -> tuple[str, str] | None:
+        """Algorithm and engine of the contract that a text is; None when it is none, or not known."""
+        kept = self._sound(digest)
+        if kept is None:
+            return None
+        with contextlib.suppress(DecodeError):
+            named = decode(kept.data, type=Named)
+            return named.algorithm, named.engine
+        return None
+
+    def _sound(self, digest: str) -> Kept | None:
+        kept = self.content.data.get(digest)
+        return kept if kept is not None and hashlib.sha256(kept.data).hexdigest() == kept.sha256 else None
 
     def put(self, digest: str, data: Any) -> None:
         """Remember the data of a text."""
-        self.new[digest] = data
+        text = encode(data)
+        self.content.data[digest] = Kept(hashlib.sha256(text).hexdigest(), Raw(text))
+        self.new = True
 
     def save(self, key: str, used: set[str]) -> None:
         """Write what is new, whole or not at all. A place that cannot be written is no fault.
@@ -56,17 +96,15 @@ class Cache:
         """
         if self.path is None or (key in self.passed and not self.new):
             return
-        data = {**self.known, **self.new}
-        if len(data) > LIMIT * len(used) or len(self.passed) >= SETS:
-            data, self.passed = {digest: data[digest] for digest in data.keys() & used}, set()
-        self.passed |= {key}
-        text = json.dumps({"version": VERSION, "data": data, "passed": sorted(self.passed)})
+        data, passed = self.content.data, self.passed
+        if len(data) > LIMIT * len(used) or len(passed) >= SETS:
+            data, passed = {digest: data[digest] for digest in data.keys() & used}, set()
+        self.content, self.new = Content(data=data, passed=passed | {key}), False
         there = self.path.with_name(f"{self.path.name}.{os.getpid()}")
         with contextlib.suppress(OSError):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            there.write_text(text, encoding="utf-8")
+            there.write_bytes(encode(self.content, order="sorted"))
             there.replace(self.path)
-        self.known, self.new = data, {}
 
 
 def key_of(digests: Mapping[str, str]) -> str:

@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
+from msgspec import UNSET
 
 from ckptmorph.errors import SchemaError, did_you_mean
 from ckptmorph.schema.base import Model
@@ -19,6 +19,7 @@ from ckptmorph.schema.kinds import KINDS
 from ckptmorph.schema.models import SCHEMA_VERSION, Algorithm, Entry, Line, Name, Use
 from ckptmorph.schema.positions import Positions, read_yaml
 from ckptmorph.schema.template import template
+from ckptmorph.schema.validate import Invalid, made, read
 from ckptmorph.schema.values import typed
 
 if TYPE_CHECKING:
@@ -33,8 +34,12 @@ def parse_file(path: Path, shown: str) -> tuple[Model, Positions]:
     return parse_data(data, positions), positions
 
 
-def parse_data(data: Any, positions: Positions) -> Model:
-    """Validate data that `load_yaml` gave."""
+def parse_data(data: Any, positions: Positions, *, sound: bool = False) -> Model:
+    """Validate data that `load_yaml` gave.
+
+    Args:
+        sound: the same data was validated by the same code before, so that its texts are what they must be.
+    """
     if not isinstance(data, dict):
         raise SchemaError("a schema file is a mapping", where=positions.at(()))
     model = next((m for key, m in KINDS.items() if key in data), None)
@@ -51,39 +56,31 @@ def parse_data(data: Any, positions: Positions) -> Model:
             got=version,
         )
     try:
-        return model.model_validate(data)
-    except ValidationError as exc:
-        raise _from_pydantic(exc, positions) from None
+        return made(model, data) if sound else read(model, data)
+    except Invalid as exc:
+        raise _with_place(exc, positions) from None
+    except ValueError as exc:
+        raise SchemaError(str(exc), where=positions.at(())) from None
 
 
-def _from_pydantic(exc: ValidationError, positions: Positions) -> SchemaError:
-    first = exc.errors(include_url=False)[0]
-    path: tuple[Any, ...] = ()
-    for step in first["loc"]:
-        if (*path, step) in positions.marks:
-            path = (*path, step)
-    last = first["loc"][-1] if first["loc"] else ""
-    hint = None
-    message = f"{'.'.join(str(p) for p in first['loc'])}: {first['msg']}"
-    if first["type"] == "extra_forbidden":
-        close = did_you_mean(str(last), _all_keys())
+def _with_place(exc: Invalid, positions: Positions) -> SchemaError:
+    path, hint, message = exc.path, None, str(exc)
+    if exc.unknown:
+        close = did_you_mean(str(path[-1]), _all_keys())
         hint = f"did you mean {close}?" if close else None
-        message = f"key {last!r} is not part of the schema language here"
-        path = (*path, "") if (*path, "") in positions.marks else path
+        path = (*path, "")
+    elif path:
+        message = f"{'.'.join(map(str, path))}: {message}"
     return SchemaError(message, where=positions.at(path), hint=hint, next="see schemas/README.md")
 
 
 def _all_keys() -> set[str]:
     keys: set[str] = set()
-    todo: list[type[Model]] = [*KINDS.values()]
-    seen: set[type[Model]] = set()
+    todo: list[type[Model]] = [Model]
     while todo:
         model = todo.pop()
-        if model in seen:
-            continue
-        seen.add(model)
-        keys |= set(model.model_fields)
-        todo += [m for m in Model.__subclasses__() if m not in seen]
+        keys |= set(model.__struct_fields__)
+        todo += model.__subclasses__()
     return keys
 
 
@@ -192,6 +189,7 @@ def _check_lines(registry: Registry, lines: Iterable[Line], hub: Algorithm, at: 
             for j, entry in enumerate(fragment.config):
                 _check_entry(registry, entry, hub, there.within("config", j))
         else:
+            assert isinstance(line, Entry)
             _check_entry(registry, line, hub, at.within(k))
 
 
@@ -223,6 +221,8 @@ def _check_entry(registry: Registry, entry: Entry, hub: Algorithm, at: Positions
         if text:
             _check_expr(text, hub, at)
     for key, value in (("default", entry.default), ("fixed", entry.fixed)):
+        if value is UNSET:
+            continue
         if isinstance(value, str) and value.startswith("="):
             _check_expr(value[1:], hub, at, shown=value)
         elif entry.fact is not None:

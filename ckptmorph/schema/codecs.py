@@ -7,8 +7,9 @@ sentence when the config says something impossible. A codec never guesses: what 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from ckptmorph.errors import ELSEWHERE
 from ckptmorph.findings import in_json, some
@@ -35,8 +36,7 @@ class CodecFault(Exception):
         self.next = next
 
 
-@dataclass(frozen=True)
-class Context:
+class Context(Struct, frozen=True):
     """What a codec may need to know beyond the config itself.
 
     Attributes:
@@ -59,8 +59,7 @@ Read = Callable[[Any, str, Args, Context], Any]
 Write = Callable[[Any, str, Args, Context], dict[str, Any]]
 
 
-@dataclass(frozen=True)
-class Codec:
+class Codec(Struct, frozen=True):
     """A pair of functions; ``write`` is None for read-only spellings.
 
     Attributes:

@@ -12,9 +12,10 @@ import ast
 import operator
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
+
+from msgspec import Struct
 
 MAX_LENGTH = 400
 MAX_NUMBER = 1 << 62
@@ -84,8 +85,7 @@ def _fail(message: str) -> Any:
     raise ExprError(message)
 
 
-@dataclass(frozen=True)
-class Expr:
+class Expr(Struct, frozen=True):
     """A parsed expression. ``names`` are the free names it reads, dots included."""
 
     text: str

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from ckptmorph.errors import SchemaError
 
@@ -45,8 +46,7 @@ class LateTable(Table):
         return getattr(found, name)
 
 
-@dataclass
-class Positions:
+class Positions(Struct):
     """Where each value of a YAML file stands.
 
     ``base`` narrows all questions to the part of the file below it, see `within`.

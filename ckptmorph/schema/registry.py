@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ckptmorph.errors import ANYWHERE, SchemaError, UsageError, did_you_mean
 from ckptmorph.schema.base import Model
@@ -24,8 +26,7 @@ ENTRY_POINTS = "ckptmorph.schemas"
 T = TypeVar("T")
 
 
-@dataclass
-class Registry:
+class Registry(Struct):
     """All schemas in force.
 
     ``digests`` maps each file's shown name to the sha256 of its bytes, ``origins`` each schema to that name,
@@ -94,6 +95,7 @@ class Registry:
                 for entry in self.fragments[line.use].config:
                     yield _under(entry, line.under)
             else:
+                assert isinstance(line, Entry)
                 yield line
 
     def wrapper_prefixes(self) -> list[str]:
@@ -117,7 +119,7 @@ def _under(entry: Entry, under: str | list[str]) -> Entry:
             change["pick"] = "first"
     if entry.set is not None:
         change["set"] = move(entry.set, first)
-    return entry.model_copy(update=change)
+    return replace(entry, **change)
 
 
 def _get(table: dict[str, T], name: str, kind: str) -> T:
@@ -219,9 +221,9 @@ def load_registry(extra: tuple[Path, ...] = ()) -> Registry:
     passed = key in cache.passed
     for file in files:
         registry.positions[file.shown] = later(file.path, file.shown)
-        named = _named(cache.get(file.digest)) if passed else None
+        named = cache.contract(file.digest) if passed else None
         if named is None:
-            value = _parsed(registry, file, cache)
+            value = _parsed(registry, file, cache, passed)
             if not isinstance(value, Engine):
                 _add(registry, value, file.shown)
                 continue
@@ -239,8 +241,7 @@ def load_registry(extra: tuple[Path, ...] = ()) -> Registry:
     return registry
 
 
-@dataclass(frozen=True)
-class _File:
+class _File(Struct, frozen=True):
     """A schema file as it is on disk."""
 
     path: Path
@@ -259,20 +260,12 @@ def _files(extra: Iterable[Path]) -> Iterator[_File]:
             yield _File(path, name, text, hashlib.sha256(text.encode("utf-8")).hexdigest())
 
 
-def _named(data: Any) -> tuple[str, str] | None:
-    """Algorithm and engine of a contract's data, None for any other data."""
-    if not isinstance(data, dict):
-        return None
-    key = data.get("algorithm"), data.get("engine")
-    return key if isinstance(key[0], str) and isinstance(key[1], str) else None  # type: ignore[return-value]
-
-
-def _parsed(registry: Registry, file: _File, cache: Cache) -> Model:
+def _parsed(registry: Registry, file: _File, cache: Cache, passed: bool) -> Model:
     """A file's schema. Its positions are kept when they had to be read."""
     data = cache.get(file.digest)
     if data is not None:
         try:
-            return parse_data(data, registry.positions[file.shown])
+            return parse_data(data, registry.positions[file.shown], sound=passed)
         except SchemaError:
             pass  # the file itself says what is wrong, or that the cache was
     data, registry.positions[file.shown] = load_yaml(file.text, file.shown)
@@ -282,7 +275,7 @@ def _parsed(registry: Registry, file: _File, cache: Cache) -> Model:
 
 def _late(registry: Registry, file: _File, cache: Cache) -> Engine:
     """A contract that passed all checks in an earlier run."""
-    value = _parsed(registry, file, cache)
+    value = _parsed(registry, file, cache, passed=True)
     assert isinstance(value, Engine)
     return value
 
@@ -297,4 +290,4 @@ def _with_rules(registry: Registry, engine: Engine) -> Engine:
     if capture is None or capture.use is None:
         return engine
     rules = [*capture.rules, *registry.capture_rules[capture.use].rules]
-    return engine.model_copy(update={"capture": capture.model_copy(update={"rules": rules, "use": None})})
+    return replace(engine, capture=replace(capture, rules=rules, use=None))

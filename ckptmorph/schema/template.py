@@ -8,10 +8,11 @@ rest of the name. ``{i+1}`` and other expressions over indices and dimensions ma
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Any
+
+from msgspec import Struct
 
 from ckptmorph.schema.expr import Expr, ExprError, parse
 
@@ -19,8 +20,7 @@ Part = str | Expr
 MAX_DIGITS = 9
 
 
-@dataclass(frozen=True)
-class Template:
+class Template(Struct, frozen=True, dict=True):
     """A parsed template. ``tail`` is true when it ends in ``*``."""
 
     text: str

@@ -11,9 +11,10 @@ import os
 import struct
 import zipfile
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from ckptmorph.storage.dtypes import BITS
 from ckptmorph.storage.entries import refusal
@@ -49,16 +50,14 @@ _LOCAL = struct.Struct(
 _RESAVE = "torch.save(torch.load(FILE, weights_only=True, map_location='cpu'), 'new.pt')"
 
 
-@dataclass(frozen=True, slots=True)
-class Storage:
+class Storage(Struct, frozen=True):
     """Bytes ``[start, stop)`` of the file."""
 
     start: int
     stop: int
 
 
-@dataclass(frozen=True)
-class Archive:
+class Archive(Struct, frozen=True):
     """What a file of torch.save holds.
 
     Attributes:
@@ -174,8 +173,7 @@ def _one_after_another(window: _Window, keys: Any, at: int, seen: list[Stored]) 
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Use:
+class Use(Struct, frozen=True):
     """A storage as a tensor refers to it: ``count`` numbers of a dtype, or bytes (dtype None)."""
 
     key: str

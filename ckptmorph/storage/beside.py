@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ckptmorph.storage.files import pread_exactly, reading
 from ckptmorph.storage.folder import Folder
@@ -12,8 +13,7 @@ from ckptmorph.storage.header import TensorInfo
 _SAMPLE = 1 << 12  # bytes compared at the start, in the middle and at the end
 
 
-@dataclass(frozen=True)
-class Beside:
+class Beside(Struct, frozen=True):
     """One such tensor.
 
     Attributes:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 import unicodedata
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from ckptmorph.errors import InputError
 from ckptmorph.storage.dtypes import byte_size, check_shape
@@ -17,8 +18,7 @@ _FIELDS = {"dtype", "shape", "data_offsets"}
 AGAIN = "download or write the file again"
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """A box of a tensor, whose elements may lie apart from each other in a file.
 
     Attributes:
@@ -34,8 +34,7 @@ class Part:
     strides: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class TensorInfo:
+class TensorInfo(Struct, frozen=True):
     """Where one tensor lies.
 
     Attributes:

@@ -6,9 +6,10 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from ckptmorph.errors import InputError, InternalError, did_you_mean
 from ckptmorph.findings import Finding, note
@@ -34,8 +35,7 @@ from ckptmorph.storage.weights import Found, check_kind, find_weights, has_weigh
 __all__ = ["Folder", "load_json", "open_folder"]
 
 
-@dataclass(frozen=True)
-class Folder:
+class Folder(Struct, frozen=True):
     """An opened checkpoint. All of it is checked; no tensor data has been read.
 
     Attributes:

@@ -6,8 +6,9 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from ckptmorph.storage.dtypes import BITS, byte_size, check_shape
 from ckptmorph.storage.entries import (
@@ -39,8 +40,7 @@ BLOCK = 4096
 _RANK = {dtype: rank for rank, dtype in enumerate(BITS)}
 
 
-@dataclass(frozen=True)
-class Header:
+class Header(Struct, frozen=True):
     """The checked header of one safetensors file.
 
     Attributes:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from ckptmorph.errors import InputError
 from ckptmorph.findings import Finding, error, warning
@@ -16,8 +17,7 @@ INDEX = "model.safetensors.index.json"
 _SHOWN = 5
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(Struct, frozen=True):
     """A kind of weight files that may come with an index: the name of that, and the end of their names."""
 
     index: str

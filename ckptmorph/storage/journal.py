@@ -19,12 +19,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from msgspec import Meta, field
 
 from ckptmorph.errors import InputError, UsageError
-from ckptmorph.findings import Value, plain
+from ckptmorph.findings import Value, plain, read
 from ckptmorph.storage.files import (
     close_quietly,
     fsync_folder,
@@ -60,8 +60,8 @@ class Patched(Value):
     """
 
     name: str
-    size: int = Field(ge=8)
-    header: int = Field(ge=8)
+    size: Annotated[int, Meta(ge=8)]
+    header: Annotated[int, Meta(ge=8)]
     tensors: tuple[tuple[int, int], ...] = ()
 
 
@@ -72,7 +72,7 @@ class Journal(Value):
     weights: tuple[Patched, ...]
     before: tuple[str, ...]
     after: tuple[str, ...]
-    texts: dict[str, str] = Field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -351,8 +351,8 @@ def _journal(folder: Path) -> Journal:
     path = folder / BACKUP / _JOURNAL
     try:
         data: dict[str, Any] = load_json(path)[0]
-        journal = Journal.model_validate(data)
-    except (InputError, ValidationError) as exc:
+        journal = read(Journal, data)
+    except (InputError, ValueError) as exc:
         raise _broken(path) from exc
     for file in journal.weights:
         ranges = [(file.header, file.header), *file.tensors, (file.size, file.size)]

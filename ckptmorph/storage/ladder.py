@@ -13,8 +13,10 @@ import os
 import struct
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ckptmorph.storage.files import io_failure, os_errors, source_changed
 
@@ -47,8 +49,7 @@ def by_sendfile(source: int, start: int, target: int, at: int, count: int) -> in
     return os.sendfile(target, source, start, count)
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """A part of a file to be copied: descriptor, path, offsets in source and target, bytes."""
 
     fd: int

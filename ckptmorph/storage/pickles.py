@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import pickletools
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from struct import error as StructError
 from typing import Any, BinaryIO
+
+from msgspec import Struct
 
 from ckptmorph.errors import InputError
 from ckptmorph.storage.entries import refusal
@@ -24,8 +25,7 @@ _MAPPINGS = frozenset({"collections.OrderedDict", "collections.defaultdict", "co
 _PYTHON_2 = {"__builtin__": "builtins"}
 
 
-@dataclass(frozen=True, slots=True)
-class Name:
+class Name(Struct, frozen=True):
     """A function or class that a pickle names."""
 
     module: str
@@ -35,8 +35,7 @@ class Name:
         return f"{self.module}.{self.name}"
 
 
-@dataclass(eq=False, slots=True)
-class Made:
+class Made(Struct, eq=False):
     """What a pickle wants to have made: a call that did not happen."""
 
     what: Name
@@ -48,8 +47,7 @@ class Made:
         return str(self.what) in names
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(Struct, frozen=True):
     """A reference to data outside of the pickle."""
 
     id: Any

@@ -8,10 +8,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from ckptmorph.errors import CkptmorphError, InputError, IOFailure, UsageError
 from ckptmorph.storage.entries import TensorInfo
@@ -50,8 +51,7 @@ class _NotThere(Exception):
     """The repository has no such file."""
 
 
-@dataclass
-class HubWeights:
+class HubWeights(Struct):
     """A repository at a revision. The first answer pins the commit, so that all parts belong together."""
 
     name: str

@@ -13,8 +13,9 @@ import os
 import secrets
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from ckptmorph.errors import IOFailure
 from ckptmorph.storage.files import close_quietly, is_there, os_errors, remove_tree
@@ -28,8 +29,7 @@ _LONGEST = 256  # bytes of a machine's name
 _NO_LOCKS = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
 
 
-@dataclass
-class Reserved:
+class Reserved(Struct):
     """A reserved name: ``path`` is free to be created by the holder. Close it with ``remove``."""
 
     path: Path

@@ -7,9 +7,10 @@ optimizer in one file. Which one is meant is decided by what they hold, and only
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from ckptmorph.errors import InputError
 from ckptmorph.findings import Finding, note
@@ -20,8 +21,7 @@ Prefers = Callable[[Sequence[str]], bool]
 """Whether tensors of these names look like what is wanted."""
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(Struct, frozen=True):
     """One set of tensors that could be meant.
 
     Attributes:

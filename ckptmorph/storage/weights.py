@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ckptmorph.errors import InputError
 from ckptmorph.findings import Finding
@@ -30,8 +32,7 @@ from ckptmorph.storage.tables import Prefers, Table, chosen, picked, shared
 DCP_LIST = ".metadata"
 
 
-@dataclass(frozen=True)
-class Found:
+class Found(Struct, frozen=True):
     """The weights of a folder; see `Folder` for what the parts are. ``looked_at``: files opened for the choice."""
 
     headers: dict[str, Header]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from ckptmorph.errors import InternalError
 from ckptmorph.storage.copying import Copier, Sources
@@ -15,8 +16,7 @@ from ckptmorph.storage.header import BLOCK
 from ckptmorph.storage.ladder import write_at
 
 
-@dataclass(frozen=True, slots=True)
-class CopyRange:
+class CopyRange(Struct, frozen=True):
     """Bytes ``[start, stop)`` of the file ``path``."""
 
     path: Path
@@ -24,8 +24,7 @@ class CopyRange:
     stop: int
 
 
-@dataclass(frozen=True, slots=True)
-class Produced:
+class Produced(Struct, frozen=True):
     """``nbytes`` computed bytes; ``chunks`` starts computing them, one buffer after the other."""
 
     nbytes: int
@@ -35,8 +34,7 @@ class Produced:
 Piece = CopyRange | Produced
 
 
-@dataclass(frozen=True)
-class WriteStats:
+class WriteStats(Struct, frozen=True):
     """What a write did.
 
     Attributes:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from ckptmorph import api, execute
 from ckptmorph.errors import InputError, InternalError, RefusedError
@@ -33,7 +34,7 @@ def with_layout(monkeypatch: pytest.MonkeyPatch, name: str, change: Any) -> None
     """Let the API work with one layout's name lines changed."""
     real = load_registry(())
     layout: Layout = real.layouts["eagle3", name]
-    broken = layout.model_copy(update={"names": change(layout.names)})
+    broken = replace(layout, names=change(layout.names))
     registry = Registry(**{**real.__dict__, "layouts": {**real.layouts, ("eagle3", name): broken}})
     monkeypatch.setattr(api, "load_registry", lambda extra: registry)
 
@@ -45,7 +46,7 @@ def spelt(old: str, new: str) -> Any:
         out = []
         for line in lines:
             if line.name is not None and old in line.name:
-                line = line.model_copy(update={"name": line.name.replace(old, new)})
+                line = replace(line, name=line.name.replace(old, new))
             out.append(line)
         return out
 

@@ -81,7 +81,7 @@ def test_version_loads_next_to_nothing() -> None:
         [sys.executable, "-S", "-c", code], env=environment(), capture_output=True, text=True, check=True
     )
     loaded = set(done.stdout.splitlines()[1].split())
-    assert not loaded & {"click", "pydantic", "yaml", "typing", "json", "ckptmorph.errors"}
+    assert not loaded & {"click", "msgspec", "yaml", "typing", "json", "ckptmorph.errors"}
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_help_and_wrong_calls_load_only_click(args: list[str]) -> None:
     )
     loaded = set(done.stdout.splitlines()[-1].split())
     assert "click" in loaded
-    assert not loaded & {"pydantic", "yaml", "ckptmorph.api", "torch"}
+    assert not loaded & {"msgspec", "yaml", "ckptmorph.api", "torch"}
 
 
 def test_the_console_script() -> None:

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from ckptmorph import api
 from ckptmorph.cli import main
@@ -73,7 +74,7 @@ def test_graph_answers_nowhere_with_the_code_of_a_refusal(
 ) -> None:
     """As its help says of exit code 4: no way is open, whether one was asked for or any."""
     row = Destination(engine="x", first="1", last="2", releases=2, reason="no", code="no")
-    rows = (row, row.model_copy(update={"layout": layout}))
+    rows = (row, replace(row, layout=layout))
     monkeypatch.setattr(
         api, "graph", lambda *args, **options: GraphView(nodes=(), edges=(), start="a", destinations=rows)
     )

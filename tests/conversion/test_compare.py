@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ckptmorph import api
+from ckptmorph.findings import plain
 from tests.conversion.drafters import (
     Geometry,
     read_tensors,
@@ -115,6 +115,6 @@ def test_moved_columns_are_a_difference(drafter: Path, tmp_path: Path) -> None:
 
 def test_as_json_it_is_whole(drafter: Path, tmp_path: Path) -> None:
     found = api.diff(drafter, other(tmp_path, {**speculators_config(ONE), "norm_before_residual": True}))
-    data = json.loads(found.model_dump_json(by_alias=True))
+    data = plain(found)
     assert data["schema"] == "ckptmorph.diff/1"
     assert data["facts"][0]["b"] is True

@@ -126,7 +126,7 @@ DIMENSIONS = {"draft_vocab_size"}  # the shapes of the tensors say it
 )
 def test_a_drafter_that_needs_it(key: Key, release: str, fact: str, value: Any, code: str) -> None:
     drafter = plain(key)
-    needed = drafter.facts["qk_norm"].model_copy(update={"value": value})
+    needed = replace(drafter.facts["qk_norm"], value=value)
     found = ask(key, release, replace(drafter, facts={**drafter.facts, fact: needed}))
     assert {f.code for f in found.findings if f.where == fact and f.severity == "error"} == {code}
 

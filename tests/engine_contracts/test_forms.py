@@ -6,11 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import to_builtins
 
 from ckptmorph.errors import SchemaError
 from ckptmorph.schema.check import cross_check
 from ckptmorph.schema.engines import Engine
 from ckptmorph.schema.registry import Registry, load_registry
+from ckptmorph.schema.validate import read
 from tests.conversion.drafters import Shapes, speculators_shapes, vllm_config
 from tests.engine_contracts.looking import ONE, codes, fates, look, meaning, renamed
 
@@ -20,11 +22,11 @@ WHY: dict[str, Any] = {"because": "it was read", "source": SOURCE}
 
 def engine(names: list[dict[str, Any]], **more: Any) -> Engine:
     """vLLM's flat reading with two classes: the second one has names of its own."""
-    data = load_registry().engine("eagle3", "vllm").model_dump(mode="json", exclude_unset=True)
+    data = to_builtins(load_registry().engine("eagle3", "vllm"))
     flat = next(form for form in data["forms"] if form["form"] == "flat")
     other = {**flat, "form": "other", "names": names, "classes": [{"architectures": ["Other"], **WHY}]}
     other["detect"] = [{"config": "architectures.0", "equals": "Other", "must": True}]
-    return Engine.model_validate({**data, "forms": [other, flat], **more})
+    return read(Engine, {**data, "forms": [other, flat], **more})
 
 
 OWN = [{"tensor": "layers.{i}.*", "name": "blocks.{i}.*"}]

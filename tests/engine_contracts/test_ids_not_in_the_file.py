@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import to_builtins
 
 from ckptmorph.canonical import Drafter, Request
 from ckptmorph.contract import predict
 from ckptmorph.predictions import Prediction, engine_at
 from ckptmorph.schema.engines import Engine
 from ckptmorph.schema.registry import load_registry
+from ckptmorph.schema.validate import read
 from ckptmorph.target import Target
 from tests.conversion.drafters import sglang_shapes, speculators_shapes, vllm_config
 from tests.engine_contracts.looking import ONE, codes, meaning, shaped, without
@@ -20,10 +22,8 @@ CITE = {"repo": "example-org/x", "path": "serve.py", "release": "2.0"}
 
 def engine(capture: dict[str, Any], **more: Any) -> Engine:
     """vLLM's contract with another capture: only what is asked about changes."""
-    data = load_registry().engine("eagle3", "vllm").model_dump(mode="json", exclude_unset=True)
-    return Engine.model_validate(
-        {**data, "engine": "made-up", "releases": ["0.33.0"], **more, "capture": capture}
-    )
+    data = to_builtins(load_registry().engine("eagle3", "vllm"))
+    return read(Engine, {**data, "engine": "made-up", "releases": ["0.33.0"], **more, "capture": capture})
 
 
 def capture(

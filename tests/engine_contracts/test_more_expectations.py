@@ -35,7 +35,7 @@ def told(geo: Geometry = ONE, **facts: Any) -> Drafter:
     """A drafter with other facts."""
     drafter = meaning(geo)
     changed = {
-        name: drafter.facts[name].model_copy(update={"value": value}) if name in drafter.facts else None
+        name: replace(drafter.facts[name], value=value) if name in drafter.facts else None
         for name, value in facts.items()
     }
     assert None not in changed.values()

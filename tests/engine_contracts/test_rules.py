@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import to_builtins
 
 from ckptmorph.schema.engines import Engine
+from ckptmorph.schema.validate import read
 from tests.conversion.drafters import Geometry
 from tests.engine_contracts.eagle_shapes import eagle_config, eagle_shapes
 from tests.engine_contracts.looking import codes, fates, look, without
@@ -24,8 +26,7 @@ def engine(**more: Any) -> Engine:
     ]
     form = {"layout": "vllm", "classes": [{"architectures": ["LlamaForCausalLM"], **SAID}], "config": config}
     second = [{"tensor": "fc.weight", "name": "second.fc.weight"}]
-    return Engine.model_validate(
-        {
+    return read(Engine, {
             "schema_version": 1, "engine": "made-up", "algorithm": "eagle", "about": "x", "releases": ["1.0"],
             "source": {"repo": "a/b", "path": "c", "release": "1.0"},
             "forms": [
@@ -160,9 +161,9 @@ def test_a_config_line_may_use_the_depth_of_the_target(n: int | None, value: int
         {"fact": "max_position_embeddings", "fixed": "=n + 6", **SAID},
         {"fact": "max_position_embeddings", "default": 2, **SAID},
     ]
-    data = made.model_dump(exclude_unset=True)
+    data = to_builtins(made)
     data["forms"][1]["config"] += lines
-    changed = Engine.model_validate(data)
+    changed = read(Engine, data)
     found = look(
         *(changed, "1.0", eagle_shapes("llama", ONE), eagle_config("llama", ONE)),
         fields={"num_hidden_layers": n},
@@ -172,12 +173,10 @@ def test_a_config_line_may_use_the_depth_of_the_target(n: int | None, value: int
 
 @pytest.mark.parametrize(("layers", "looked"), [(512, None), (513, 512), (10**9, 512)])
 def test_a_config_that_claims_too_many_layers(layers: int, looked: int | None) -> None:
-    data = engine().model_dump(exclude_unset=True)
+    data = to_builtins(engine())
     for line in data["forms"][1]["config"]:
         if line["fact"] == "num_hidden_layers":
             line["fixed"] = layers
-    found = look(
-        Engine.model_validate(data), "1.0", eagle_shapes("llama", ONE), eagle_config("llama", ONE)
-    ).findings
+    found = look(read(Engine, data), "1.0", eagle_shapes("llama", ONE), eagle_config("llama", ONE)).findings
     said = [f.message for f in found if f.code == "implausible-value"]
     assert [f"only the first {looked} were looked at" in text for text in said] == ([True] if looked else [])

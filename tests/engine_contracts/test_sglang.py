@@ -301,7 +301,7 @@ def test_rope_parameters_are_read_from_0_5_10(release: str) -> None:
 def test_sliding_windows_are_not_read(release: str) -> None:
     windows = {"layer_types": ["sliding_attention"], "sliding_window": 8, "use_sliding_window": True}
     facts = dict(meaning(ONE).facts)
-    facts["attention_windows"] = facts["attention_windows"].model_copy(update={"value": [8]})
+    facts["attention_windows"] = replace(facts["attention_windows"], value=[8])
     drafter = replace(meaning(ONE), facts=facts)
     prediction = look("sglang", release, sglang_shapes(ONE), sglang_config(ONE, **windows), drafter=drafter)
     assert "sliding-window-ignored" in codes(prediction)

@@ -359,7 +359,7 @@ def test_what_it_does_not_compute_is_an_error(
 def told(**facts: Any) -> Drafter:
     """A drafter with other facts."""
     drafter = meaning(ONE)
-    changed = {name: drafter.facts[name].model_copy(update={"value": value}) for name, value in facts.items()}
+    changed = {name: replace(drafter.facts[name], value=value) for name, value in facts.items()}
     return replace(drafter, facts={**drafter.facts, **changed})
 
 

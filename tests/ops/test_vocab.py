@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckptmorph.findings import Severity, errors_in
+from ckptmorph.findings import Severity, errors_in, plain, read
 from ckptmorph.ops.integers import rounded
 from ckptmorph.ops.vocab import NonIntegral, Verdict, decode_integers, judge
 from tests.ops.strategies import patient
@@ -337,4 +338,4 @@ def test_without_a_mask_a_decided_reading_is_the_only_valid_one(values: list[int
 
 def test_verdicts_survive_json() -> None:
     verdict = ask([0] * 128, SCATTERED)
-    assert Verdict.model_validate_json(verdict.model_dump_json()) == verdict
+    assert read(Verdict, json.loads(json.dumps(plain(verdict)))) == verdict

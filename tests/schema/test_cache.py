@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from ckptmorph.errors import SchemaError
@@ -76,21 +78,41 @@ def test_a_fault_between_files_has_its_line_even_when_all_were_known(
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"{", b"[]", b'{"version": 1}', b'{"version": 9, "data": {}}', b"\xff"]
+    "content", [b"", b"{", b"[]", b'{"version": 2}', b'{"version": 9, "data": {}}', b"\xff"]
 )
 def test_a_broken_cache_is_no_fault(kept: Path, content: bytes) -> None:
     kept.parent.mkdir(parents=True)
     kept.write_bytes(content)
     assert load().engines
-    assert json.loads(kept.read_bytes())["version"] == 1
+    assert json.loads(kept.read_bytes())["version"] == 2
 
 
-def test_wrong_data_in_the_cache_is_not_believed(kept: Path) -> None:
+def kept_as(data: object) -> dict[str, object]:
+    """An entry of the cache."""
+    text = msgspec.json.encode(data)
+    return {"sha256": hashlib.sha256(text).hexdigest(), "data": msgspec.Raw(text)}
+
+
+@pytest.mark.parametrize("entry", [kept_as({"schema_version": 1, "layout": 3}), {"layout": "x"}, 7])
+def test_wrong_data_in_the_cache_is_not_believed(kept: Path, entry: object) -> None:
     load()
     held = json.loads(kept.read_bytes())
-    held["data"] = {key: {"schema_version": 1, "layout": 3} for key in held["data"]}
-    kept.write_text(json.dumps(held))
+    held["data"] = dict.fromkeys(held["data"], entry)
+    kept.write_bytes(msgspec.json.encode(held))
     assert load().layout("eagle3", "sglang").about
+
+
+def test_data_that_was_changed_in_the_cache_is_not_believed(kept: Path) -> None:
+    """A text that is none would be found much later, and far from here."""
+    first = load()
+    content = kept.read_bytes()
+    changed = content.replace(b'"require":"', b'"require":"2 ** ').replace(b'"highest":"n', b'"highest":"n!')
+    assert changed != content
+    kept.write_bytes(changed)
+    second = load()
+    for key in first.engines:
+        assert second.engines[key] == first.engines[key]
+    assert second.algorithms == first.algorithms
 
 
 def test_a_place_that_cannot_be_written_is_no_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,9 +146,9 @@ def test_contracts_are_made_when_they_are_asked_for(kept: Path, monkeypatch: pyt
     made: list[str] = []
     real = registry_module.parse_data
 
-    def parse(data: dict[str, object], positions: Positions) -> object:
+    def parse(data: dict[str, object], positions: Positions, sound: bool) -> object:
         made.append(str(data.get("engine")))
-        return real(data, positions)
+        return real(data, positions, sound=sound)
 
     monkeypatch.setattr(registry_module, "parse_data", parse)
     registry = load()
@@ -138,10 +160,10 @@ def test_contracts_are_made_when_they_are_asked_for(kept: Path, monkeypatch: pyt
 def test_data_of_former_files_does_not_pile_up(kept: Path) -> None:
     used = len(set(load().digests.values()))
     held = json.loads(kept.read_bytes())
-    held["data"] |= {f"former {k}": {"layout": "x"} for k in range(2 * used)}
+    held["data"] |= {f"former {k}": kept_as({"layout": "x"}) for k in range(2 * used)}
     held["passed"] = [f"former {k}" for k in range(3)]
     del held["data"][next(iter(load().digests.values()))]  # one is new
-    kept.write_text(json.dumps(held))
+    kept.write_bytes(msgspec.json.encode(held))
     digests = set(load().digests.values())
     held = json.loads(kept.read_bytes())
     assert set(held["data"]) == digests and len(held["passed"]) == 1

@@ -17,6 +17,7 @@ from ckptmorph.schema.base import Cite
 from ckptmorph.schema.capture import CannotCapture, NeedsTarget, captured, ids_for, rule_for
 from ckptmorph.schema.engines import Capture, CaptureRule, Case
 from ckptmorph.schema.registry import load_registry
+from ckptmorph.schema.validate import read
 
 HERE = Cite(repo="example-org/x", path="y.py", release="1")
 At = tuple[str, Capture, CaptureRule]
@@ -47,8 +48,8 @@ DISTINCT = pytest.mark.parametrize("at", distinct(), ids=lambda at: at[0])
 
 def made(order: str = "ascending", **fields: Any) -> tuple[Capture, CaptureRule]:
     given = {"classes": "any", "cases": [Case(h="id")], "highest": "n", "because": "a test", "source": HERE}
-    rule = CaptureRule.model_validate({**given, **fields})
-    return Capture.model_validate({"at": ["ids"], "order": order, "rules": [rule]}), rule
+    rule = read(CaptureRule, {**given, **fields})
+    return read(Capture, {"at": ["ids"], "order": order, "rules": [rule]}), rule
 
 
 def asked(capture: Capture, rule: CaptureRule, states: list[int], n: int) -> list[int] | None:

@@ -8,12 +8,14 @@ import pytest
 
 from ckptmorph.names import Canon, count_index, enumerate_tensors
 from ckptmorph.schema.models import Algorithm, Name
+from ckptmorph.schema.validate import read
 
 NAMES = [Name(tensor="*", name="*")]
 
 
 def hub(**index: Any) -> Algorithm:
-    return Algorithm.model_validate(
+    return read(
+        Algorithm,
         {
             "schema_version": 1,
             "algorithm": "made-up",
@@ -31,7 +33,7 @@ def hub(**index: Any) -> Algorithm:
                 "layers.{i}.expert.{x}": {"shape": [4], "when": "i >= K"},
             },
             "facts": {name: {"type": "int", "about": "x"} for name in ("layers", "plain", "experts")},
-        }
+        },
     )
 
 
