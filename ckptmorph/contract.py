@@ -153,8 +153,7 @@ class _Judging:
         new: list[Finding] = []
         shown = predicted.shown_by() if misread else {}
         for item in self.treated:
-            finding = self._tensor_finding(item, who, item.name in self.meant)
-            fact = shown.get(item.name, "")
+            finding, fact = self._tensor_finding(item, who, item.name in self.meant), shown.get(item.name, "")
             new += self._table_findings(item, who)
             if finding is None:
                 continue
@@ -163,9 +162,8 @@ class _Judging:
             else:
                 new.append(finding)
         for fact, items in lost.items():
-            text = f"{misread[fact].message}, and {in_words(items)}"
-            stops = "start" if items[0].fate == "raises" else None
-            misread[fact] = replace(misread[fact], message=text, stops=stops)
+            said, stops = misread[fact], "start" if items[0].fate == "raises" else None
+            misread[fact] = replace(said, message=f"{said.message}, and {in_words(items)}", stops=stops)
         self.findings += fold(new)
         repair = self._convert("writes files without it; or repair the index")
         self.findings += unlisted_findings(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ckptmorph.errors import InputError, IOFailure, UsageError
 from ckptmorph.schema.models import TargetReading
@@ -18,8 +20,7 @@ from ckptmorph.storage.locate import WEIGHTS
 from ckptmorph.target_weights import LocalWeights, Weights
 
 
-@dataclass(frozen=True)
-class Target:
+class Target(Struct, frozen=True):
     """Facts about the target model; a field that is not known is None.
 
     Attributes:
@@ -36,9 +37,9 @@ class Target:
     fields: Mapping[str, Any] = field(default_factory=dict)
     origin: str = "not given"
     taken: str | None = None
-    weights: Weights | None = field(default=None, compare=False, repr=False)
-    config: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
-    place: Path | None = field(default=None, compare=False)
+    weights: Weights | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+    place: Path | None = None
 
     @property
     def layers(self) -> int | None:

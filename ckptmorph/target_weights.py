@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol
+
+from msgspec import Struct, field
 
 from ckptmorph.errors import InputError
 from ckptmorph.schema.models import TargetReading
@@ -42,12 +43,11 @@ class Weights(Protocol):
     def read(self, info: TensorInfo, start: int, stop: int) -> bytes: ...
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(Struct, frozen=True):
     """One table of the target: ``tensor`` in its file. ``tied``: it serves as the head, too."""
 
     info: TensorInfo
-    weights: Weights = field(compare=False)
+    weights: Weights
     tied: bool = False
 
     def read(self, start: int, stop: int) -> bytes:
@@ -55,8 +55,7 @@ class Table:
         return self.weights.read(self.info, start, stop)
 
 
-@dataclass
-class LocalWeights:
+class LocalWeights(Struct, dict=True):
     """Safetensors files of a folder, which may be one of a Hub cache."""
 
     folder: Path

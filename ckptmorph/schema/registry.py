@@ -12,6 +12,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from ckptmorph.errors import ANYWHERE, SchemaError, UsageError, did_you_mean
+from ckptmorph.schema import plugins
 from ckptmorph.schema.base import Model
 from ckptmorph.schema.cache import Cache, key_of
 from ckptmorph.schema.check import cross_check, parse_data
@@ -22,7 +23,6 @@ from ckptmorph.schema.positions import Positions, later, load_yaml, text_of
 from ckptmorph.schema.quantised import Quantisation
 from ckptmorph.schema.training import Training
 
-ENTRY_POINTS = "ckptmorph.schemas"
 T = TypeVar("T")
 
 
@@ -142,16 +142,6 @@ def builtin_folder() -> Path:
     return packed if packed.is_dir() else package.parent / "schemas"
 
 
-def _entry_point_folders() -> list[Path]:
-    from importlib.metadata import entry_points
-
-    folders = []
-    for point in entry_points(group=ENTRY_POINTS):
-        value = point.load()
-        folders.append(Path(value() if callable(value) else value))
-    return folders
-
-
 def schema_files(folder: Path) -> list[Path]:
     """All schema files below a folder, sorted. Raises UsageError when the folder is none."""
     if folder.is_file():
@@ -252,7 +242,7 @@ class _File(Struct, frozen=True):
 
 def _files(extra: Iterable[Path]) -> Iterator[_File]:
     folders = [(builtin_folder(), "schemas")]
-    folders += [(f, str(f)) for f in (*_entry_point_folders(), *extra)]
+    folders += [(f, str(f)) for f in (*plugins.folders(), *extra)]
     for folder, shown in folders:
         for path in schema_files(folder):
             name = f"{shown}/{path.relative_to(folder).as_posix()}" if folder.is_dir() else shown

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import struct
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import json
 
-from ckptmorph.findings import Severity, errors_in, plain, read
+from ckptmorph.findings import Severity, errors_in
 from ckptmorph.ops.integers import rounded
 from ckptmorph.ops.vocab import NonIntegral, Verdict, decode_integers, judge
 from tests.ops.strategies import patient
@@ -338,4 +338,4 @@ def test_without_a_mask_a_decided_reading_is_the_only_valid_one(values: list[int
 
 def test_verdicts_survive_json() -> None:
     verdict = ask([0] * 128, SCATTERED)
-    assert read(Verdict, json.loads(json.dumps(plain(verdict)))) == verdict
+    assert json.decode(json.encode(verdict), type=Verdict) == verdict

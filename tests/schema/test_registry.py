@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import zipfile
 from importlib import metadata
 from pathlib import Path
 
@@ -10,7 +11,8 @@ from ckptmorph.engine_reading import Env
 from ckptmorph.errors import SchemaError, UsageError
 from ckptmorph.schema.expr import parse
 from ckptmorph.schema.models import Entry, Use
-from ckptmorph.schema.registry import ENTRY_POINTS, builtin_folder, load_registry
+from ckptmorph.schema.plugins import ENTRY_POINTS
+from ckptmorph.schema.registry import builtin_folder, load_registry
 
 STRANGER = Path(__file__).parent / "stranger"
 
@@ -84,27 +86,40 @@ def test_other_files_in_the_folder_do_not_matter(tmp_path: Path) -> None:
     assert ("eagle3", "oddfellow") in load_registry((tmp_path,)).layouts
 
 
-class Point:
-    def __init__(self, value: object) -> None:
-        self.value = value
-
-    def load(self) -> object:
-        return self.value
+VALUES = {"path": "PLACE = Path({!r})", "text": "PLACE = {!r}", "function": "def PLACE(): return {!r}"}
 
 
-@pytest.mark.parametrize(
-    "value", [STRANGER, str(STRANGER), lambda: STRANGER], ids=["path", "text", "function"]
-)
-def test_entry_points_give_folders(monkeypatch: pytest.MonkeyPatch, value: object) -> None:
-    asked = []
-
-    def entry_points(*, group: str) -> list[Point]:
-        asked.append(group)
-        return [Point(value)]
-
-    monkeypatch.setattr(metadata, "entry_points", entry_points)
+@pytest.mark.parametrize("kind", ["dist-info", "egg-info", "archive"])
+@pytest.mark.parametrize("value", VALUES)
+def test_entry_points_give_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str, kind: str
+) -> None:
+    """Of a distribution as an installer leaves it, with a module that is found beside it."""
+    name = f"brings_{value}_{kind.partition('-')[0]}"
+    info = "EGG-INFO" if kind == "archive" else f"{name}-1.{kind}"
+    files = {
+        f"{name}.py": f"from pathlib import Path\n{VALUES[value].format(str(STRANGER))}\n",
+        f"{info}/{'METADATA' if kind == 'dist-info' else 'PKG-INFO'}": f"Name: {name}\nVersion: 1\n",
+        f"{info}/entry_points.txt": f"[{ENTRY_POINTS}]\nstranger = {name}:PLACE\n",
+    }
+    place = tmp_path / "site"
+    if kind == "archive":
+        place = tmp_path / f"{name}-1.egg"
+        with zipfile.ZipFile(place, "w") as archive:
+            for path, text in files.items():
+                archive.writestr(path, text)
+    else:
+        for path, text in files.items():
+            (place / path).parent.mkdir(parents=True, exist_ok=True)
+            (place / path).write_text(text)
+    assert ("eagle3", "oddserve") not in load_registry.__wrapped__().engines
+    monkeypatch.syspath_prepend(str(place))
     assert ("eagle3", "oddserve") in load_registry.__wrapped__().engines
-    assert asked == [ENTRY_POINTS]
+
+
+def test_without_such_entry_points_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata, "entry_points", lambda **_: pytest.fail("asked"))
+    assert load_registry.__wrapped__().engines
 
 
 def test_an_engine_without_its_layout_is_refused(tmp_path: Path) -> None:
