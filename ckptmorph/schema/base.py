@@ -1,6 +1,6 @@
 """What every schema value is made of: frozen models, checked texts, and where a claim was read."""
 
-from __future__ import annotations
+# No "from __future__ import annotations": msgspec would compile every annotation by itself, in every run.
 
 from collections.abc import Callable
 from typing import Annotated

@@ -1,6 +1,6 @@
 """Engine contracts as frozen values: forms, names, policies, checks, and how auxiliary ids are captured."""
 
-from __future__ import annotations
+# No "from __future__ import annotations": msgspec would compile every annotation by itself, in every run.
 
 from typing import Annotated, Literal
 

@@ -1,6 +1,6 @@
 """What is known about formats of quantised weights: which tensors belong together, and how layers are left out."""
 
-from __future__ import annotations
+# No "from __future__ import annotations": msgspec would compile every annotation by itself, in every run.
 
 from typing import Annotated, Literal
 

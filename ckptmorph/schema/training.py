@@ -1,6 +1,6 @@
 """What trainers leave in their folders that belongs to a drafter, although it is not in its weights."""
 
-from __future__ import annotations
+# No "from __future__ import annotations": msgspec would compile every annotation by itself, in every run.
 
 from typing import Annotated, Literal
 
