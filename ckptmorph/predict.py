@@ -15,7 +15,7 @@ from typing import Any, Literal, cast
 from ckptmorph.canonical import Shaped
 from ckptmorph.facts import Known, cite
 from ckptmorph.findings import Value
-from ckptmorph.names import ByFamily, Canon, Spelling, enumerate_tensors, largest_number, read_as
+from ckptmorph.names import MAX_INDEX, ByFamily, Canon, Spelling, enumerate_tensors, largest_number, read_as
 from ckptmorph.schema.engines import Engine, Form, Match, Policy, Provided
 from ckptmorph.schema.expr import holds
 from ckptmorph.schema.models import Algorithm, Tensor
@@ -23,7 +23,7 @@ from ckptmorph.schema.template import template
 from ckptmorph.schema.versions import covers
 
 # A config may claim any number of layers and experts. Of one index, and of all together, no drafter has nearly as many.
-MAX_INDEX, MAX_ALL = 512, 1 << 16
+MEMBERS, MAX_ALL = 512, 1 << 16
 
 Fate = Literal["loaded", "ignored", "dropped", "missing", "misshapen", "from_target", "raises"]
 
@@ -67,7 +67,7 @@ class TensorPrediction:
         facts: Mapping[str, Known],
         tensors: Mapping[str, Shaped],
         form: Form,
-        members: int = MAX_INDEX,
+        members: int = MEMBERS,
     ) -> None:
         """``members``: how many of a family are looked at, when the file does not hold more."""
         limit = min(max(largest_number(tensors) + 1, members), MAX_INDEX)
