@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ckptmorph.files import index_text
-from ckptmorph.ops.compute import compute
+from ckptmorph.ops.compute import Chunk, compute
 from ckptmorph.ops.ranges import ranges
 from ckptmorph.plans import OutFile, Plan, Report, TensorStep, carried_out
 from ckptmorph.provenance import (
@@ -147,7 +147,7 @@ def _pieces(steps: list[TensorStep], folder: Folder) -> Iterator[Piece]:
             yield Produced(step.nbytes, _chunks(step, folder))
 
 
-def _chunks(step: TensorStep, folder: Folder) -> Callable[[], Iterator[bytes]]:
+def _chunks(step: TensorStep, folder: Folder) -> Callable[[], Iterator[Chunk]]:
     return lambda: compute(step.node, folder.read)
 
 

@@ -8,15 +8,7 @@ from typing import Any
 
 from ckptmorph.canonical import Drafter, ReadTensor, Request, Shaped, codec_context, environment
 from ckptmorph.dims import Equation, Solved, check_shapes, compare_config, computed_sizes, solve, undetermined
-from ckptmorph.facts import (
-    Evidence,
-    EvidenceKind,
-    Known,
-    Said,
-    apply_defaults,
-    read_config,
-    unknown_words,
-)
+from ckptmorph.facts import Evidence, EvidenceKind, Known, Said, apply_defaults, read_config, unknown_words
 from ckptmorph.findings import Finding, error, in_json, warning
 from ckptmorph.matching import (
     Matched,
@@ -84,11 +76,14 @@ class _Reading:
         defaults = computed_sizes(self.hub, self.entries)
         equations = self.equations(first)
         start = {s: (k, "tensor names") for s, k in first.counts.items()}
-        weights = [eq for eq in equations if eq.tensor not in self._mask_names(first)]
+        masks = self._mask_names(first)
+        weights = [eq for eq in equations if eq.tensor not in masks]
         self.solved = solve(weights, self.hub.dims, numbers, defaults, start)
         if not self._mask_possible(first):
             self.solved = solve(equations, self.hub.dims, numbers, defaults, start)
-        self.matched = match(self.hub, self.layout, self.tensors, self._counts())
+        known = self._counts()
+        same = all(first.looked_for.get(count) == n for count, n in known.items())
+        self.matched = first if same else match(self.hub, self.layout, self.tensors, known)
         equations = self.equations(self.matched)
         shapes = {name: tuple(t.shape) for name, t in self.tensors.items()}
         self.drafter.findings += self.matched.findings
@@ -192,12 +187,11 @@ class _Reading:
         facts = self.drafter.facts
         for symbol, value in self.solved.values.items():
             fact, origin = self.hub.dims[symbol], self.solved.origin[symbol]
-            kind: EvidenceKind = (
-                "config" if origin == "config" else "default" if origin == "default" else "tensors"
-            )
-            facts[fact] = Known(
-                value=value, evidence=Evidence(kind=kind, at=None if kind == origin else origin)
-            )
+            kind: EvidenceKind = "tensors"
+            if origin == "config" or origin == "default":
+                kind = origin
+            at = None if kind == origin else origin
+            facts[fact] = Known(value=value, evidence=Evidence(kind=kind, at=at))
         found = {canon.spec.shown for canon, _, _ in self.matched.found.values() if canon.spec.shown}
         for name in dict.fromkeys(spec.shown for spec in self.hub.tensors.values() if spec.shown):
             kind_at = next((n for c, _, n in self.matched.found.values() if c.spec.shown == name), None)

@@ -15,6 +15,11 @@ from ckptmorph.storage.files import checked_path, os_errors, reading
 from ckptmorph.storage.header import BLOCK
 from ckptmorph.storage.ladder import write_at
 
+Chunk = bytes | memoryview
+
+# Below this many bytes there is nothing to gain from computing and writing at the same time.
+_WORTH_A_THREAD = 32 << 20
+
 
 class CopyRange(Struct, frozen=True):
     """Bytes ``[start, stop)`` of the file ``path``."""
@@ -28,7 +33,7 @@ class Produced(Struct, frozen=True):
     """``nbytes`` computed bytes; ``chunks`` starts computing them, one buffer after the other."""
 
     nbytes: int
-    chunks: Callable[[], Iterator[bytes]]
+    chunks: Callable[[], Iterator[Chunk]]
 
 
 Piece = CopyRange | Produced
@@ -202,7 +207,8 @@ def _unlink(path: Path) -> None:
 
 def _compute(piece: Produced, fd: int, path: Path, at: int, report: Callable[[int], None]) -> None:
     done = 0
-    for chunk in piece.chunks():
+    chunks = piece.chunks()
+    for chunk in _ahead(chunks) if piece.nbytes >= _WORTH_A_THREAD else chunks:
         done += len(chunk)
         if done > piece.nbytes:
             break
@@ -211,6 +217,17 @@ def _compute(piece: Produced, fd: int, path: Path, at: int, report: Callable[[in
     if done != piece.nbytes:
         text = f"A tensor was to take {piece.nbytes} bytes, but {done} or more were computed."
         raise InternalError(text, code="piece-size", where=path.name, expected=piece.nbytes, got=done)
+
+
+def _ahead(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+    """The same chunks; while one is being written the next one is computed."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(next, chunks, None)
+        while (chunk := coming.result()) is not None:
+            coming = pool.submit(next, chunks, None)
+            yield chunk
 
 
 def _ignore(nbytes: int) -> None:
