@@ -187,9 +187,9 @@ class _Reading:
         facts = self.drafter.facts
         for symbol, value in self.solved.values.items():
             fact, origin = self.hub.dims[symbol], self.solved.origin[symbol]
-            kind: EvidenceKind = "tensors"
-            if origin == "config" or origin == "default":
-                kind = origin
+            kind: EvidenceKind = (
+                "config" if origin == "config" else "default" if origin == "default" else "tensors"
+            )
             at = None if kind == origin else origin
             facts[fact] = Known(value=value, evidence=Evidence(kind=kind, at=at))
         found = {canon.spec.shown for canon, _, _ in self.matched.found.values() if canon.spec.shown}

@@ -109,9 +109,12 @@ def _meant(hint: Any, data: Any) -> tuple[Any, Callable[[str], object] | None]:
 
 def _fits(hint: Any, data: Any) -> bool:
     """Whether data of this Python type is meant for such an alternative."""
-    base = hint.__origin__ if get_origin(hint) is Annotated else hint
-    kind = get_origin(base) or base
-    kind = type(get_args(base)[0]) if kind is Literal else dict if _is_struct(kind) else kind
+    origin = get_origin(hint)
+    if origin is Annotated:
+        return _fits(hint.__origin__, data)
+    if origin in (Union, UnionType):
+        return any(_fits(one, data) for one in get_args(hint))
+    kind = type(get_args(hint)[0]) if origin is Literal else dict if _is_struct(hint) else origin or hint
     return type(data) is kind
 
 
