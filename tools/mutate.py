@@ -23,13 +23,14 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from ckptmorph import contract
 from ckptmorph.schema.engines import Engine
@@ -197,8 +198,8 @@ def changed(registry: Registry, schema: Schema) -> Registry:
     """The registry with one schema in place of another."""
     kind, *key = key_of(schema)
     if kind == "engine":
-        return replace(registry, engines={**registry.engines, tuple(key): schema})  # type: ignore[dict-item]
-    return replace(registry, layouts={**registry.layouts, tuple(key): schema})  # type: ignore[dict-item]
+        return replace(registry, engines={**registry.engines, tuple(key): schema})
+    return replace(registry, layouts={**registry.layouts, tuple(key): schema})
 
 
 def _words(text: str) -> frozenset[str]:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from ckptmorph import api, execute
 from ckptmorph.errors import InputError, InternalError, RefusedError
 from ckptmorph.schema.models import Layout, Name
-from ckptmorph.schema.registry import Registry, load_registry
+from ckptmorph.schema.registry import load_registry
 from tests.builders import ABSENT, build, floats, read_folder
 from tests.cases.helpers import (
     LAYER,
@@ -35,7 +35,7 @@ def with_layout(monkeypatch: pytest.MonkeyPatch, name: str, change: Any) -> None
     real = load_registry(())
     layout: Layout = real.layouts["eagle3", name]
     broken = replace(layout, names=change(layout.names))
-    registry = Registry(**{**real.__dict__, "layouts": {**real.layouts, ("eagle3", name): broken}})
+    registry = replace(real, layouts={**real.layouts, ("eagle3", name): broken})
     monkeypatch.setattr(api, "load_registry", lambda extra: registry)
 
 

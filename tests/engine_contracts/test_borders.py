@@ -8,10 +8,10 @@ does not have is a failure, and so is a row that no border of the contract answe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from ckptmorph.canonical import Drafter, Request
 from ckptmorph.contract import predict

@@ -6,10 +6,10 @@ fact; a drafter that needs none of them gets no code at all; and no contract has
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from ckptmorph.canonical import Drafter
 from ckptmorph.conditions import conditions_of

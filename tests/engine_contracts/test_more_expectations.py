@@ -5,10 +5,10 @@ As everywhere in this folder the answers come from the sources of the engines, n
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from ckptmorph.canonical import Drafter
 from ckptmorph.findings import Finding

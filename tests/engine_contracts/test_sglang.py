@@ -6,10 +6,10 @@ C = from 0.5.17: input_norm. Names without a parameter are skipped, parameters w
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.conversion.drafters import Geometry, Shapes, layer, sglang_config, sglang_shapes
 from tests.engine_contracts.looking import ONE, TWO, codes, fates, look, meaning, renamed, without

@@ -8,11 +8,11 @@ bias on fc. Embedding and head are always the target's.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from ckptmorph.canonical import Drafter, Request
 from ckptmorph.facts import Known

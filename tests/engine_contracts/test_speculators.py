@@ -6,10 +6,10 @@ as wide as the drafter. Qwen3 drafts came with 0.4, the norm before fc with 0.5,
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from ckptmorph.canonical import Drafter
 from ckptmorph.schema.registry import load_registry

@@ -6,11 +6,11 @@ Every table says for a name, or a fact, from which release on it meets which fat
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from ckptmorph.canonical import Drafter, Request
 from ckptmorph.facts import Evidence, Known
