@@ -14,6 +14,7 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constrain
 RUN := $(VENV)/.stamp-run
 DEV := $(VENV)/.stamp-dev
 ENG := $(VENV)/.stamp-engines
+BEN := $(VENV)/.stamp-bench
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -40,6 +41,10 @@ $(ENG): $(RUN)
 	@$(PIP) -e '.[engines]'
 	@touch $@
 
+$(BEN): $(RUN)
+	@$(PIP) -e '.[bench]'
+	@touch $@
+
 test: lint types unit ## Everything that must hold before a change lands: lint, types, all tests
 
 unit: $(DEV) ## Only the tests (PYTEST_ARGS="-k name" narrows them)
@@ -64,9 +69,8 @@ format: $(DEV) ## Format the code and apply the safe fixes
 demo: $(RUN) ## Install what is needed and show a conversion from end to end
 	@PATH="$(BIN):$$PATH" bash scripts/demo.sh
 
-bench: $(RUN) ## Measure time and memory (BENCH_ARGS="--size 0.5 --runs 7"; 6 GB of disk by default)
+bench: $(BEN) ## Measure time and memory against cp, and write benchmarks/RESULTS.md (BENCH_ARGS="rename --size 0.5"; 20 GB of disk)
 	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
-	@$(BIN)/python -m benchmarks.verify
 
 contracts: $(DEV) ## Compare a contract with an unpacked engine: make contracts ENGINE=name PACKAGE=dir [RELEASE=x] [ALGORITHM=y]
 	@$(BIN)/python -m tools.contracts $(ENGINE) $(PACKAGE) $(if $(RELEASE),--release $(RELEASE)) $(if $(ALGORITHM),--algorithm $(ALGORITHM))

@@ -23,8 +23,6 @@ if durable == "yes":
         os.fsync(fd)
         os.close(fd)
 """
-# Ours always syncs. Only to compare like with like: the same with calls of fsync that do nothing.
-WITHOUT_FSYNC = "import os\nos.fsync = lambda fd: None\nfrom ckptmorph.cli import entry\nentry()"
 
 
 @dataclass(frozen=True)
@@ -43,8 +41,18 @@ class Contender:
             script = '"$@" && sync "$0"/* "$0"'
             return ["sh", "-c", script, str(out), *copy]
         if self.ours:
-            start = [sys.executable, *(["-m", "ckptmorph"] if self.durable else ["-c", WITHOUT_FSYNC])]
-            return [*start, "convert", str(source), str(out), "--to", ENGINE, "--json"]
+            command = [
+                sys.executable,
+                "-m",
+                "ckptmorph",
+                "convert",
+                str(source),
+                str(out),
+                "--to",
+                ENGINE,
+                "--json",
+            ]
+            return command if self.durable else [*command, "--no-fsync"]
         return [sys.executable, "-c", RENAME, str(source), str(out), "yes" if self.durable else "no"]
 
 

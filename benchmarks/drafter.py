@@ -18,6 +18,7 @@ from pathlib import Path
 # Decoder layer and head of a drafter for a model of 8 billion parameters.
 HIDDEN, INNER, HEADS, KV_HEADS, DRAFT_VOCAB = 4096, 14336, 32, 8, 32000
 CHUNK = 16 << 20
+_UPPER = bytes((0x80 & k) | (0x3B + k % 5) for k in range(256))
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,19 @@ def sizes_for(nbytes: int) -> Sizes:
         factor *= 2
 
 
+def many_tensors(s: Sizes, layers: int) -> Iterator[tuple[str, str, tuple[int, ...]]]:
+    """The same with several layers; those after the first read a state of one width and have no second norm."""
+    wide = {f"self_attn.{name}_proj.weight" for name in "qkv"}
+    for name, dtype, shape in tensors(s):
+        part = name.removeprefix("layers.0.")
+        if part == name:
+            yield name, dtype, shape
+            continue
+        yield name, dtype, shape
+        for k in range(1, layers) if part != "hidden_norm.weight" else ():
+            yield f"layers.{k}.{part}", dtype, (shape[0], s.hidden) if part in wide else shape
+
+
 def tensors(s: Sizes) -> Iterator[tuple[str, str, tuple[int, ...]]]:
     """Name, dtype and shape of every tensor, widest type first, as the safetensors library writes them."""
     layer = "layers.0."
@@ -73,7 +87,7 @@ def nbytes_of(dtype: str, shape: tuple[int, ...]) -> int:
     return {"I64": 8, "BF16": 2, "BOOL": 1}[dtype] * prod(shape)
 
 
-def config(s: Sizes) -> dict[str, object]:
+def config(s: Sizes, layers: int = 1) -> dict[str, object]:
     return {
         "architectures": ["Eagle3DraftModel"],
         "draft_vocab_size": s.draft_vocab,
@@ -99,7 +113,7 @@ def config(s: Sizes) -> dict[str, object]:
             "mlp_bias": False,
             "model_type": "llama",
             "num_attention_heads": s.heads,
-            "num_hidden_layers": 1,
+            "num_hidden_layers": layers,
             "num_key_value_heads": s.kv_heads,
             "rms_norm_eps": 1e-05,
             "rope_scaling": None,
@@ -148,7 +162,10 @@ def content(name: str, nbytes: int, s: Sizes) -> Iterator[bytes]:
         yield bytes(mask)
     else:
         for start in range(0, nbytes, CHUNK):
-            yield os.urandom(min(CHUNK, nbytes - start))
+            chunk = bytearray(os.urandom(min(CHUNK, nbytes - start)))
+            # The upper byte of a bfloat16 holds sign and exponent: values from 0.002 to 2, which float16 holds, too.
+            chunk[1::2] = chunk[1::2].translate(_UPPER)
+            yield bytes(chunk)
 
 
 if __name__ == "__main__":

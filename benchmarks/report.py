@@ -20,6 +20,7 @@ Runs = Mapping[Contender, Sequence[Run]]
 def summary(runs: Runs, bare: int) -> list[dict[str, Any]]:
     """One row per contender. Ratios compare with ``cp`` of the same durability."""
     base = {c.durable: median(r.seconds for r in rs) for c, rs in runs.items() if c.name == "cp"}
+    spent = {c.durable: median(r.user + r.system for r in rs) for c, rs in runs.items() if c.name == "cp"}
     rows = []
     for contender, own in runs.items():
         seconds = [r.seconds for r in own]
@@ -31,6 +32,9 @@ def summary(runs: Runs, bare: int) -> list[dict[str, Any]]:
                 "min_s": round(min(seconds), 3),
                 "max_s": round(max(seconds), 3),
                 "ratio_to_cp": round(median(seconds) / base[contender.durable], 2),
+                "cpu_ratio_to_cp": round(
+                    median(r.user + r.system for r in own) / max(spent[contender.durable], 1e-9), 2
+                ),
                 "user_s": round(median(r.user for r in own), 3),
                 "system_s": round(median(r.system for r in own), 3),
                 "peak_over_bare_bytes": max(0, round(median(r.peak for r in own)) - bare),
@@ -45,33 +49,30 @@ def _method(contender: Contender) -> str:
     return "cp's own choice" if contender.name == "cp" else "safetensors.torch"
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> str:
+HEAD = ("", "fsync", "median", "range", "vs cp", "user+sys", "vs cp", "peak memory", "method")
+
+
+def cells(rows: Sequence[Mapping[str, Any]]) -> list[Sequence[str]]:
     """The rows for people."""
-    head = ("", "fsync", "median", "range", "vs cp", "user+sys", "peak memory", "method")
-    cells = [head]
-    for row in rows:
-        cells.append(
-            (
-                row["name"],
-                "yes" if row["fsync"] else "no",
-                f"{row['median_s']:.2f} s",
-                f"{row['min_s']:.2f}-{row['max_s']:.2f}",
-                f"{row['ratio_to_cp']:.2f}x",
-                f"{row['user_s']:.2f}+{row['system_s']:.2f} s",
-                f"+{row['peak_over_bare_bytes'] / 1e6:.0f} MB" if row["name"] != "cp" else "-",
-                row["method"],
-            )
+    return [
+        (
+            row["name"],
+            "yes" if row["fsync"] else "no",
+            f"{row['median_s']:.2f} s",
+            f"{row['min_s']:.2f}-{row['max_s']:.2f}",
+            f"{row['ratio_to_cp']:.2f}x",
+            f"{row['user_s']:.2f}+{row['system_s']:.2f} s",
+            f"{row['cpu_ratio_to_cp']:.2f}x",
+            f"+{row['peak_over_bare_bytes'] / 1e6:.0f} MB" if row["name"] != "cp" else "-",
+            row["method"],
         )
-    widths = [max(len(line[i]) for line in cells) for i in range(len(head))]
-    return "\n".join(
-        "  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in cells
-    )
+        for row in rows
+    ]
 
 
 NOTES = """\
 Ratios compare medians with cp of the same kind. fsync "no": the command ends with the data in the page cache.
-fsync "yes": it ends when file and folder are on disk; for cp and for load-rename-save that is added (sync, fsync),
-ckptmorph always does it, and for the first kind its calls of fsync are switched off from outside.
+fsync "yes": it ends when file and folder are on disk; for cp and for load-rename-save that is added (sync, fsync).
 All of ckptmorph is measured: start, reading, checking its own output, and the side-car. Peak memory is over that of a
 bare interpreter; pages of the page cache do not count. Sources are cached; before each run all is written to disk."""
 

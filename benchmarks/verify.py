@@ -1,4 +1,4 @@
-"""``python -m benchmarks.verify``: `verify` on a sharded drafter of 10 GB, without and with its target.
+"""`verify` on a sharded drafter of 10 GB, without and with its target.
 
 The files are sparse: they have headers, a real vocabulary map, and holes for the rest, so that they cost no disk and
 every byte that is read is a zero. Zeros are the worst case: a matrix of zeros is looked at in more places.
@@ -6,7 +6,6 @@ every byte that is read is a zero. Zeros are the worst case: a matrix of zeros i
 
 from __future__ import annotations
 
-import argparse
 import json
 import struct
 import sys
@@ -18,9 +17,11 @@ from statistics import median
 
 from benchmarks import drafter
 from benchmarks.drafter import Sizes
-from benchmarks.measure import ROOT, run
+from benchmarks.measure import run, say
+from benchmarks.section import Bar, Section, Setting
 
 BAR_SECONDS, BAR_BYTES = 0.5, 150_000_000
+NBYTES = 10_000_000_000
 SHARDS = 4
 Named = tuple[str, str, tuple[int, ...]]
 
@@ -90,17 +91,15 @@ def source_and_target(place: Path, nbytes: int) -> tuple[Path, Path, int]:
     return place / "drafter", place / "target", size
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.verify", description=__doc__)
-    parser.add_argument("--size", type=float, default=10.0, metavar="GB", help="size of the drafter (10)")
-    parser.add_argument("--runs", type=int, default=5, metavar="N", help="runs of each (5)")
-    parser.add_argument("--folder", type=Path, default=None, help="where the sparse files go")
-    parser.add_argument("--json", type=Path, default=ROOT / "build" / "benchmark-verify.json")
-    args = parser.parse_args()
-    over = False
-    rows = []
-    with tempfile.TemporaryDirectory(prefix="ckptmorph-benchmark-", dir=args.folder) as place:
-        source, target, size = source_and_target(Path(place), int(args.size * 1e9))
+def measure(setting: Setting) -> Section:
+    """Takes no size on disk: the files are holes."""
+    section = Section(
+        "verify of a sharded drafter of 10 GB (sparse files)",
+        ("", "median", "CPU", "peak memory"),
+    )
+    slowest, largest = 0.0, 0.0
+    with tempfile.TemporaryDirectory(dir=setting.place) as place:
+        source, target, _ = source_and_target(Path(place), NBYTES)
         for engine in ("sglang", "vllm"):
             for more in ([], ["--target", str(target)]):
                 command = [
@@ -114,30 +113,15 @@ def main() -> int:
                     "--json",
                     *more,
                 ]
-                done = [run(command, fine=(0, 1)) for _ in range(args.runs)]
+                done = [run(command, fine=(0, 1)) for _ in range(setting.runs)]
                 seconds, peak = median(r.seconds for r in done), median(r.peak for r in done)
-                row = {
-                    "engine": engine,
-                    "target": bool(more),
-                    "seconds": round(seconds, 3),
-                    "peak_bytes": round(peak),
-                }
-                row["cpu_seconds"] = round(median(r.user + r.system for r in done), 3)
-                rows.append(row)
-                over = over or seconds > BAR_SECONDS or peak > BAR_BYTES
-    args.json.parent.mkdir(parents=True, exist_ok=True)
-    args.json.write_text(
-        json.dumps({"bytes": size, "runs": args.runs, "rows": rows}, indent=2) + "\n", "utf-8"
-    )
-    print(f"verify on a sparse drafter of {size / 1e9:.2f} GB in {SHARDS} files; medians of {args.runs} runs")
-    for row in rows:
-        name = f"--for {row['engine']}" + (" --target DIR" if row["target"] else "")
-        print(
-            f"  {name:<26} {row['seconds']:.2f} s  (CPU {row['cpu_seconds']:.2f} s)  {row['peak_bytes'] / 1e6:.0f} MB"
-        )
-    print(f"bars: {BAR_SECONDS} s and {BAR_BYTES / 1e6:.0f} MB" + ("; MISSED" if over else ""))
-    return 1 if over else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+                spent = median(r.user + r.system for r in done)
+                words = f"--for {engine}" + (" --target DIR" if more else "")
+                section.rows.append((words, f"{seconds:.2f} s", f"{spent:.2f} s", f"{peak / 1e6:.0f} MB"))
+                say(f"verify {words}: {seconds:.2f} s")
+                slowest, largest = max(slowest, seconds), max(largest, peak)
+    section.bars = [
+        Bar("wall time, whole command", BAR_SECONDS, slowest, " s"),
+        Bar("peak memory", BAR_BYTES / 1e6, largest / 1e6, " MB"),
+    ]
+    return section

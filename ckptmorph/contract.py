@@ -17,7 +17,7 @@ from ckptmorph.errors import ELSEWHERE, step
 from ckptmorph.facts import Known, active, cite
 from ckptmorph.findings import Finding, Severity, error, in_json, note, verdict_of, warning
 from ckptmorph.matching import fold
-from ckptmorph.predict import MAX_INDEX, TensorPrediction, Treated, in_words
+from ckptmorph.predict import MEMBERS, TensorPrediction, Treated, in_words
 from ckptmorph.predictions import EngineAt, Prediction, coverage
 from ckptmorph.schema.expr import holds, parse
 from ckptmorph.schema.models import Check, Entry
@@ -42,7 +42,7 @@ class _Judging:
         request: Request,
         meant: set[str] | None = None,
         beside: Sequence[Beside] = (),
-        members: int = MAX_INDEX,
+        members: int = MEMBERS,
     ) -> None:
         self.members = members
         self.meant = meant if meant is not None else set(drafter.names.values()) if drafter else set(tensors)
@@ -387,7 +387,7 @@ def predict(
     request: Request,
     meant: set[str] | None = None,
     beside: Sequence[Beside] = (),
-    members: int = MAX_INDEX,
+    members: int = MEMBERS,
 ) -> Prediction:
     """Predict what an engine release does with these tensors (name to dtype and shape) and this config.
 

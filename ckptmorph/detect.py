@@ -11,7 +11,7 @@ from typing import Any
 from ckptmorph.engine_reading import clue_holds, clue_words
 from ckptmorph.errors import InputError, RefusedError
 from ckptmorph.findings import Value
-from ckptmorph.matching import match, strip_prefixes
+from ckptmorph.matching import held, strip_prefixes
 from ckptmorph.schema.models import Layout
 from ckptmorph.schema.registry import Registry
 
@@ -46,15 +46,30 @@ class Detection(Value):
 
 def score(registry: Registry, layout: Layout, names: Iterable[str], config: Mapping[str, Any]) -> Candidate:
     """Score one layout."""
-    return _scored(registry, layout, names, config)[0]
+    return _scored(registry, layout, _Short(registry, names), config)[0]
+
+
+class _Short:
+    """The names in a file as layouts see them, worked out once for all layouts that take off the same prefixes."""
+
+    def __init__(self, registry: Registry, names: Iterable[str]) -> None:
+        self._names, self._wrappers = list(names), registry.wrapper_prefixes()
+        self._known: dict[tuple[str, ...], set[str]] = {}
+
+    def of(self, layout: Layout) -> set[str]:
+        """The short names."""
+        key = tuple(layout.prefixes)
+        if key not in self._known:
+            self._known[key] = set(strip_prefixes(self._names, self._wrappers, layout.prefixes).real)
+        return self._known[key]
 
 
 def _scored(
-    registry: Registry, layout: Layout, names: Iterable[str], config: Mapping[str, Any]
+    registry: Registry, layout: Layout, names: _Short, config: Mapping[str, Any]
 ) -> tuple[Candidate, list[str]]:
     """A layout's score, and the telling tensors of its algorithm that are not there."""
     hub = registry.algorithm(layout.algorithm)
-    short = set(strip_prefixes(names, registry.wrapper_prefixes(), layout.prefixes).real)
+    short = names.of(layout)
     found: list[str] = []
     total = 0
     for clue in layout.detect:
@@ -64,8 +79,8 @@ def _scored(
                 found.append(clue_words(clue))
         elif clue.must:
             return _excluded(layout, f"not so: {clue_words(clue)}"), []  # its tensors need not be looked at
-    families = {canon.family for canon, _, _ in match(hub, layout, short, {}).found.values()}
-    lacking = [name for name in hub.identity if name not in families]
+    there = held(hub, layout, short, hub.identity)
+    lacking = [name for name in hub.identity if name not in there]
     if lacking and total < STRONG:
         return _excluded(layout, f"no tensor {', '.join(lacking)}", tuple(found)), lacking
     candidate = Candidate(algorithm=layout.algorithm, layout=layout.layout, score=total, found=tuple(found))
@@ -112,12 +127,10 @@ def detect(registry: Registry, names: Iterable[str], config: Mapping[str, Any]) 
 
 def telling(registry: Registry, names: Iterable[str]) -> bool:
     """Whether tensors of these names include all that some algorithm's drafters are told by."""
-    known = list(names)
+    short = _Short(registry, names)
     for layout in registry.layouts.values():
         hub = registry.algorithm(layout.algorithm)
-        short = set(strip_prefixes(known, registry.wrapper_prefixes(), layout.prefixes).real)
-        families = {canon.family for canon, _, _ in match(hub, layout, short, {}).found.values()}
-        if hub.identity and families.issuperset(hub.identity):
+        if hub.identity and held(hub, layout, short.of(layout), hub.identity).issuperset(hub.identity):
             return True
     return False
 
@@ -127,7 +140,7 @@ def ranked(registry: Registry, names: Iterable[str], config: Mapping[str, Any]) 
 
     Marks alone are weak: where one algorithm's telling tensors are all there, those that lack theirs are out.
     """
-    known = list(names)
+    known = _Short(registry, names)
     found: list[Candidate] = []
     scored = [(layout, *_scored(registry, layout, known, config)) for layout in registry.layouts.values()]
     sure = any(one.score > 0 and not lacking for _, one, lacking in scored)

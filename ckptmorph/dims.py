@@ -26,6 +26,12 @@ class Equation:
     tensor: str
     axis: int
 
+    @property
+    def left(self) -> tuple[object, ...]:
+        """What the value of the expression depends on, beside the symbols: the same for nearly all layers."""
+        index = self.index
+        return (self.expr.text, *[index[name] for name in self.expr.names if name in index])
+
 
 @dataclass
 class Solved:
@@ -60,6 +66,10 @@ def solve(
     solved = Solved()
     for symbol, (value, origin) in start.items():
         solved.put(symbol, value, origin)
+    distinct: dict[tuple[object, ...], Equation] = {}
+    for eq in equations:
+        distinct.setdefault((eq.size, *eq.left), eq)
+    equations = list(distinct.values())
     _propagate(equations, solved)
     for symbol, fact in symbols.items():
         if symbol in solved.values:
@@ -97,8 +107,12 @@ def check_shapes(
 ) -> list[Finding]:
     """One error per tensor whose shape does not fit the solution."""
     bad: dict[str, list[str]] = {}
+    values: dict[tuple[object, ...], Any] = {}
     for eq in equations:
-        value = eq.expr.known({**solved.values, **eq.index})
+        left = eq.left
+        if left not in values:
+            values[left] = eq.expr.known({**solved.values, **eq.index})
+        value = values[left]
         if value is not None and value != eq.size:
             names = ", ".join(
                 f"{n} = {solved.values[n]} ({solved.origin[n]})"

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
-from ckptmorph.errors import InternalError, RefusedError, UsageError
+from ckptmorph.errors import InputError, InternalError, IOFailure, RefusedError, UsageError
 from ckptmorph.files import index_text
 from ckptmorph.findings import note
 from ckptmorph.ops.compute import compute
@@ -36,10 +36,11 @@ from ckptmorph.storage.files import (
 from ckptmorph.storage.folder import Folder, open_folder
 from ckptmorph.storage.header import Header, encode_header, parse_header
 from ckptmorph.storage.index import INDEX
-from ckptmorph.storage.journal import Patched, Prepared
+from ckptmorph.storage.journal import Prepared
 from ckptmorph.storage.jsontext import parse_object
 from ckptmorph.storage.links import hub_repository
 from ckptmorph.storage.locate import CONFIG
+from ckptmorph.storage.patching import Patched, open_own, refuse_shared, save
 from ckptmorph.storage.signals import ending_signals_raise
 from ckptmorph.storage.space import check_space
 from ckptmorph.storage.target import check_is_folder, real_target
@@ -56,13 +57,14 @@ class _File:
     header: Header
     changed: tuple[TensorStep, ...]
 
-    def patched(self) -> Patched:
-        """The same for the journal."""
+    def patched(self, prepared: Prepared | None = None) -> Patched:
+        """The same for the journal; with the digest of what was ``prepared``, if it was."""
         spans = [
             (self.header.tensors[s.target].start, self.header.tensors[s.target].stop) for s in self.changed
         ]
         size, start = self.header.file_size, self.header.data_start
-        return Patched(name=self.name, size=size, header=start, tensors=tuple(spans))
+        digest = sha256_of(prepared.new(f"{self.name}.tensors")) if prepared and spans else ""
+        return Patched(name=self.name, size=size, header=start, tensors=tuple(spans), digest=digest)
 
 
 @dataclass(frozen=True)
@@ -88,9 +90,15 @@ def convert_in_place(registry: Registry, drafter: Path, wish: Wish) -> Report:
     opening and planning raise.
     """
     place = place_of(drafter)
-    recovered = _recover(place)
-    source = open_source(registry, open_folder(place), wish)
-    report = execute_in_place(registry, make_plan(registry, source, wish, place), source)
+    recovered = journal.recover(place)
+    try:
+        source = open_source(registry, open_folder(place), wish)
+        report = execute_in_place(registry, make_plan(registry, source, wish, place), source)
+    except (IOFailure, InputError) as exc:  # a file that is not there, because another process has it in hand
+        taken = journal.taken(place)
+        if taken is None:
+            raise
+        raise taken from exc
     if not recovered:
         return report
     said = note("rolled-back", f"an earlier conversion of {place} was broken off; it was rolled back first")
@@ -117,16 +125,6 @@ def place_of(drafter: Path) -> Path:
     return folder
 
 
-def _recover(folder: Path) -> bool:
-    """Roll back what an earlier conversion of this folder left in between; whether there was anything."""
-    if not journal.has_backup(folder):
-        return False
-    if not journal.is_unfinished(folder):
-        raise journal.backup_exists(folder)
-    journal.roll_back(folder)
-    return True
-
-
 def execute_in_place(registry: Registry, plan: Plan, source: Source) -> Report:
     """Carry out a plan on the source itself.
 
@@ -149,9 +147,9 @@ def execute_in_place(registry: Registry, plan: Plan, source: Source) -> Report:
     with os_errors(place, "look into"):
         present = [name for name in journal.TEXTS if is_there(place / name)]
     for name in [*folder.headers, *present]:
-        journal.refuse_shared(place / name)
+        refuse_shared(place / name)
     for name in folder.headers:
-        close_quietly(journal.open_own(place / name))
+        close_quietly(open_own(place / name))
     with ending_signals_raise(), journal.preparing(place) as prepared:
         check_space(prepared.path, 2 * (changed + sum(file.header.data_start for file in files)))
         staged = _stage(prepared, files, plan, source)
@@ -161,9 +159,9 @@ def execute_in_place(registry: Registry, plan: Plan, source: Source) -> Report:
         for name in after:
             _like(prepared.new(name), place / (name if name in present else CONFIG))
         for file in files:
-            journal.save(place, file.patched(), prepared)
+            save(place, file.patched(), prepared.old("."))
         made = journal.Journal(
-            weights=tuple(file.patched() for file in files),
+            weights=tuple(file.patched(prepared) for file in files),
             before=tuple(present),
             after=tuple(after),
             texts={name: sha256_of(prepared.new(name)) for name in after},
@@ -175,9 +173,8 @@ def execute_in_place(registry: Registry, plan: Plan, source: Source) -> Report:
             _check_applied(place, car.output)
             journal.finish(place, made)
         except BaseException:
-            prepared.unlock()  # for rolling back, which takes the lock itself
             if journal.is_unfinished(place):
-                journal.roll_back(place)
+                journal.roll_back(place, held=prepared.fd)
             raise
     data = plan.model_dump(by_alias=True)
     data.update(

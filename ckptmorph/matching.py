@@ -8,7 +8,7 @@ from typing import Any
 
 from ckptmorph.errors import did_you_mean
 from ckptmorph.findings import Finding, error, note
-from ckptmorph.names import Canon, Spelling, count_index, enumerate_tensors, read_as
+from ckptmorph.names import ByFamily, Canon, Spelling, count_index, enumerate_tensors, read_as
 from ckptmorph.schema.models import Algorithm, Layout
 from ckptmorph.schema.template import template
 
@@ -70,6 +70,7 @@ class Matched:
     """The result of matching.
 
     Attributes:
+        counts: of indices, as the names show them; ``looked_for`` are those used, by what else is known.
         found: canonical name to (canonical tensor, spelling, short name in the file).
         absent: canonical tensors nothing in the file corresponds to.
         unexpected: short names that mean nothing in this layout.
@@ -77,6 +78,7 @@ class Matched:
     """
 
     counts: dict[str, int] = field(default_factory=dict)
+    looked_for: dict[str, int] = field(default_factory=dict)
     found: dict[str, tuple[Canon, Spelling, str]] = field(default_factory=dict)
     absent: list[tuple[Canon, Spelling | None]] = field(default_factory=list)
     unexpected: list[str] = field(default_factory=list)
@@ -99,13 +101,14 @@ def match(hub: Algorithm, layout: Layout, names: Iterable[str], extra_counts: Ma
     """
     present = set(names)
     out = Matched(counts=count_index(hub, layout.names, present))
-    counts = {**out.counts, **extra_counts}
+    out.looked_for = counts = {**out.counts, **extra_counts}
     for spec in hub.index.values():
         if spec.count not in counts:
             counts[spec.count] = _shown_count(present)
     used: set[str] = set()
+    lines = ByFamily(layout.names)
     for canon in enumerate_tensors(hub, counts):
-        spellings = read_as(layout.names, canon, {})
+        spellings = read_as(lines[canon.family], canon, {})
         hits = [(s, n) for s in spellings for n in dict.fromkeys(s.accepted) if n in present]
         hits = list({name: (s, name) for s, name in reversed(hits)}.values())[::-1]
         if len(hits) > 1:
@@ -130,6 +133,22 @@ def match(hub: Algorithm, layout: Layout, names: Iterable[str], extra_counts: Ma
         else:
             out.dropped[name] = reason
     return out
+
+
+def held(hub: Algorithm, layout: Layout, names: Iterable[str], families: Iterable[str]) -> set[str]:
+    """Those of the families of which `match` would find a member, without a look at all the others."""
+    present, wanted, lines = set(names), list(families), ByFamily(layout.names)
+    counts: dict[str, int] = {}
+    if any(template(family).indices for family in wanted):
+        counts = count_index(hub, layout.names, present)
+        for spec in hub.index.values():
+            counts.setdefault(spec.count, _shown_count(present))
+    return {
+        canon.family
+        for canon in enumerate_tensors(hub, counts, wanted)
+        for spelt in read_as(lines[canon.family], canon, {})
+        if any(name in present for name in spelt.accepted)
+    }
 
 
 def take_out_zeros(matched: Matched, certain: set[str], is_zero: Callable[[str], bool]) -> None:

@@ -41,14 +41,16 @@ class Canon:
         return tuple(known) if len(known) == len(sizes) else None
 
 
-def enumerate_tensors(hub: Algorithm, counts: Mapping[str, int]) -> list[Canon]:
+def enumerate_tensors(
+    hub: Algorithm, counts: Mapping[str, int], only: Iterable[str] | None = None
+) -> list[Canon]:
     """Every canonical tensor for the given index counts (by dimension symbol), in the hub's order.
 
     Families over an index whose count is not known yet are left out; ``where`` conditions are applied, ``when``
-    and ``shown`` are not (they need facts).
+    and ``shown`` are not (they need facts). ``only``: no others than these families.
     """
     out: list[Canon] = []
-    for family, spec in hub.tensors.items():
+    for family, spec in hub.tensors.items() if only is None else [(f, hub.tensors[f]) for f in only]:
         parsed = template(family)
         for index in _indices(hub, parsed, counts):
             if spec.where is None or parse(spec.where).truth(index):
@@ -148,6 +150,18 @@ def may_cover(line: Name, family: str) -> bool:
     return False
 
 
+class ByFamily(dict[str, list[Name]]):
+    """Name lines by the family of tensors that they can be about, which mostly are one or two of many lines."""
+
+    def __init__(self, lines: Iterable[Name]) -> None:
+        super().__init__()
+        self._lines = list(lines)
+
+    def __missing__(self, family: str) -> list[Name]:
+        found = self[family] = [line for line in self._lines if may_cover(line, family)]
+        return found
+
+
 def _holds(text: str, env: Mapping[str, Any]) -> bool:
     try:
         return parse(text).truth(env)
@@ -200,12 +214,13 @@ def count_index(hub: Algorithm, lines: list[Name], present: Iterable[str]) -> di
     names = set(present)
     largest = largest_number(names)
     counts: dict[str, int] = {}
+    by_family = ByFamily(lines)
     for index, spec in hub.index.items():
         if not spec.from_names:
             continue
         top = 0
         for k in range(min(largest + 2, MAX_INDEX)):
-            if any(_present(hub, lines, index, k, names)):
+            if any(_present(hub, by_family, index, k, names)):
                 top = k + 1
             elif k >= top + MAX_GAP:
                 break
@@ -213,7 +228,7 @@ def count_index(hub: Algorithm, lines: list[Name], present: Iterable[str]) -> di
     return counts
 
 
-def _present(hub: Algorithm, lines: list[Name], index: str, k: int, names: set[str]) -> Iterator[bool]:
+def _present(hub: Algorithm, lines: ByFamily, index: str, k: int, names: set[str]) -> Iterator[bool]:
     for family, spec in hub.tensors.items():
         parsed = template(family)
         if parsed.indices != {index}:
@@ -222,6 +237,6 @@ def _present(hub: Algorithm, lines: list[Name], index: str, k: int, names: set[s
         if spec.where is not None and not parse(spec.where).truth(env):
             continue
         canon = Canon(parsed.fill(env), family, spec, env)
-        for found in read_as(lines, canon, {}):
+        for found in read_as(lines[family], canon, {}):
             if any(name in names for name in found.accepted):
                 yield True

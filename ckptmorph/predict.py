@@ -15,15 +15,15 @@ from typing import Any, Literal, cast
 from ckptmorph.canonical import Shaped
 from ckptmorph.facts import Known, cite
 from ckptmorph.findings import Value
-from ckptmorph.names import Canon, Spelling, enumerate_tensors, largest_number, may_cover, read_as
+from ckptmorph.names import MAX_INDEX, ByFamily, Canon, Spelling, enumerate_tensors, largest_number, read_as
 from ckptmorph.schema.engines import Engine, Form, Match, Policy, Provided
 from ckptmorph.schema.expr import holds
-from ckptmorph.schema.models import Algorithm, Name, Tensor
+from ckptmorph.schema.models import Algorithm, Tensor
 from ckptmorph.schema.template import template
 from ckptmorph.schema.versions import covers
 
 # A config may claim any number of layers and experts. Of one index, and of all together, no drafter has nearly as many.
-MAX_INDEX, MAX_ALL = 512, 1 << 16
+MEMBERS, MAX_ALL = 512, 1 << 16
 
 Fate = Literal["loaded", "ignored", "dropped", "missing", "misshapen", "from_target", "raises"]
 
@@ -67,13 +67,12 @@ class TensorPrediction:
         facts: Mapping[str, Known],
         tensors: Mapping[str, Shaped],
         form: Form,
-        members: int = MAX_INDEX,
+        members: int = MEMBERS,
     ) -> None:
         """``members``: how many of a family are looked at, when the file does not hold more."""
         limit = min(max(largest_number(tensors) + 1, members), MAX_INDEX)
         self.engine, self.release, self.hub, self.env = engine, release, hub, env
-        self.names = [line for line in (*form.names, *engine.names) if covers(line.versions, release)]
-        self.lines: dict[str, list[Name]] = {}
+        self.lines = ByFamily(line for line in (*form.names, *engine.names) if covers(line.versions, release))
         self.facts, self.tensors = facts, tensors
         self.used: set[str] = set()
         self.families: dict[str, bool] = {}
@@ -148,8 +147,6 @@ class TensorPrediction:
         return self.families[family]
 
     def _spellings(self, canon: Canon) -> list[Spelling]:
-        if canon.family not in self.lines:
-            self.lines[canon.family] = [line for line in self.names if may_cover(line, canon.family)]
         return read_as(self.lines[canon.family], canon, self.env)
 
     def _accepted(self, canon: Canon) -> list[str]:

@@ -83,11 +83,14 @@ class _Reading:
         defaults = computed_sizes(self.hub, self.entries)
         equations = self.equations(first)
         start = {s: (k, "tensor names") for s, k in first.counts.items()}
-        weights = [eq for eq in equations if eq.tensor not in self._mask_names(first)]
+        masks = self._mask_names(first)
+        weights = [eq for eq in equations if eq.tensor not in masks]
         self.solved = solve(weights, self.hub.dims, numbers, defaults, start)
         if not self._mask_possible(first):
             self.solved = solve(equations, self.hub.dims, numbers, defaults, start)
-        self.matched = match(self.hub, self.layout, self.tensors, self._counts())
+        known = self._counts()
+        same = all(first.looked_for.get(count) == n for count, n in known.items())
+        self.matched = first if same else match(self.hub, self.layout, self.tensors, known)
         equations = self.equations(self.matched)
         shapes = {name: tuple(t.shape) for name, t in self.tensors.items()}
         self.drafter.findings += self.matched.findings

@@ -11,7 +11,7 @@ from ckptmorph.errors import ELSEWHERE
 from ckptmorph.facts import Evidence, Known, Said, active, apply_defaults, cite, read_config, touched
 from ckptmorph.findings import error, in_json, warning
 from ckptmorph.losses import fixed_otherwise, losses_of
-from ckptmorph.names import Canon, Spelling, enumerate_tensors, part_of, written_as
+from ckptmorph.names import ByFamily, Canon, Spelling, enumerate_tensors, part_of, written_as
 from ckptmorph.ops import build
 from ckptmorph.ops.nodes import Fill, Node
 from ckptmorph.outputs import ConfigStep, Output
@@ -35,6 +35,7 @@ class _Writing:
     ) -> None:
         self.drafter = drafter
         self.layout = layout
+        self.lines = ByFamily(layout.names)
         self.request = request
         self.env = drafter.env
         self.unsaid: set[str] = set()
@@ -60,7 +61,7 @@ class _Writing:
         counts = {spec.count: self.env[spec.count] for spec in hub.index.values() if spec.count in self.env}
         joined: dict[str, list[tuple[int, Node]]] = {}
         for canon in enumerate_tensors(hub, counts):
-            spelt = written_as(self.layout.names, canon, self.env)
+            spelt = written_as(self.lines[canon.family], canon, self.env)
             node = self._wanted(canon, spelt)
             if node is None or spelt is None:
                 continue
@@ -155,8 +156,10 @@ class _Writing:
             states = facts[name]
             facts[name] = Known(value=[states.value[k] for k in self.order], evidence=states.evidence)
         for canon in self.drafter.canon.values():
-            spelt = written_as(self.layout.names, canon, self.env)
-            if canon.spec.shown is not None and spelt is not None and spelt.name is None:
+            if canon.spec.shown is None:
+                continue
+            spelt = written_as(self.lines[canon.family], canon, self.env)
+            if spelt is not None and spelt.name is None:
                 why = Evidence(kind="tensors", at=f"{canon.name} is left out")
                 facts[canon.spec.shown] = Known(value=False, evidence=why)
         return facts

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 EXAMPLE = ROOT / "tests" / "fixtures" / "speculators-0.3.0-eagle3"
 
 # Nothing that moves bytes or reads headers needs these.
-HEAVY = ("torch", "transformers", "huggingface_hub", "numpy", "safetensors")
+HEAVY = ("torch", "transformers", "huggingface_hub", "numpy", "ml_dtypes", "safetensors")
 # Importing the package costs none of these either: its public names are resolved on first use.
 NOT_AT_IMPORT = (*HEAVY, "yaml", "click", "pydantic", "packaging")
 

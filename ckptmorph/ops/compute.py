@@ -24,11 +24,13 @@ from ckptmorph.storage.dtypes import BITS
 Read = Callable[[str, int, int], bytes]
 """``read(tensor, start, stop)``: those bytes of that source tensor's data."""
 
+Chunk = bytes | memoryview
+
 _ONES = {"F8_E4M3": b"\x38", "F8_E5M2": b"\x3c", "BF16": b"\x80\x3f", "F16": b"\x00\x3c", "BOOL": b"\x01"}
 _ONES |= {"F32": struct.pack("<f", 1), "F64": struct.pack("<d", 1)}
 
 
-def compute(node: Node, read: Read, *, window: int = 8 << 20) -> Iterator[bytes]:
+def compute(node: Node, read: Read, *, window: int = 8 << 20) -> Iterator[Chunk]:
     """The bytes of a node, in order, as chunks of at most ``window`` bytes (or one element).
 
     Args:
@@ -47,7 +49,7 @@ def compute(node: Node, read: Read, *, window: int = 8 << 20) -> Iterator[bytes]
     return _compute(node, _Run(read, window), window)
 
 
-def _compute(node: Node, run: _Run, window: int) -> Iterator[bytes]:
+def _compute(node: Node, run: _Run, window: int) -> Iterator[Chunk]:
     if BITS[node.dtype] % 8:
         for tensor, start, stop in ranges(node):
             yield from run.bytes_of(tensor, start, stop)
@@ -56,18 +58,18 @@ def _compute(node: Node, run: _Run, window: int) -> Iterator[bytes]:
     run.refuse_lost_values()
 
 
-def _gathered(chunks: Iterator[bytes], window: int) -> Iterator[bytes]:
+def _gathered(chunks: Iterator[Chunk], window: int) -> Iterator[Chunk]:
     """Small chunks joined up to the window: a permutation of columns gives thousands of them."""
-    held: list[bytes] = []
+    held: list[Chunk] = []
     size = 0
     for chunk in chunks:
         if held and size + len(chunk) > window:
-            yield b"".join(held)
+            yield held[0] if len(held) == 1 else b"".join(held)
             held, size = [], 0
         held.append(chunk)
         size += len(chunk)
     if held:
-        yield b"".join(held)
+        yield held[0] if len(held) == 1 else b"".join(held)
 
 
 class _Run:
@@ -81,7 +83,7 @@ class _Run:
         self.wholes: dict[int, bytes] = {}
         self.lost: dict[int, tuple[Cast, int, int]] = {}
 
-    def stream(self, node: Node, first: int, end: int) -> Iterator[bytes]:
+    def stream(self, node: Node, first: int, end: int) -> Iterator[Chunk]:
         """The bytes of the elements first..end-1 of the node, whose dtype fills whole bytes."""
         pieces = self.walks.get(id(node))
         if pieces is None:
@@ -91,7 +93,7 @@ class _Run:
             for start in range(low, high, step):
                 yield from self.values(leaf, start, min(start + step, high))
 
-    def values(self, leaf: Node, first: int, end: int) -> Iterator[bytes]:
+    def values(self, leaf: Node, first: int, end: int) -> Iterator[Chunk]:
         """The bytes of at most a window of a leaf: a source or a computed node."""
         if isinstance(leaf, Source):
             size = BITS[leaf.dtype] // 8
@@ -109,7 +111,7 @@ class _Run:
             size = BITS[leaf.dtype] // 8
             yield self.whole(leaf)[first * size : end * size]
 
-    def bytes_of(self, tensor: str, start: int, stop: int) -> Iterator[bytes]:
+    def bytes_of(self, tensor: str, start: int, stop: int) -> Iterator[Chunk]:
         """Bytes of a source tensor, at most a window at a time."""
         while start < stop:
             end = min(stop, start + max(1, self.window))
@@ -120,7 +122,7 @@ class _Run:
             yield data
             start = end
 
-    def cast(self, node: Cast, data: bytes, first: int) -> bytes:
+    def cast(self, node: Cast, data: bytes, first: int) -> Chunk:
         """The bytes of elements from ``first`` on, in the dtype of the cast."""
         if node.dtype == "I64":
             return encode_integers(_integers(node.of, data, first))

@@ -12,7 +12,7 @@ import ast
 import operator
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -21,6 +21,7 @@ MAX_NUMBER = 1 << 62
 MAX_LIST = 100_000
 
 Env = Mapping[str, Any]
+Run = Callable[[Env], Any]
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "len": len,
@@ -86,16 +87,22 @@ def _fail(message: str) -> Any:
 
 @dataclass(frozen=True)
 class Expr:
-    """A parsed expression. ``names`` are the free names it reads, dots included."""
+    """A parsed expression.
+
+    Attributes:
+        names: the free names it reads, dots included.
+        run: computes it; the tree is walked once, when it is parsed, because a name line is asked for every tensor.
+    """
 
     text: str
     node: ast.expr
     names: frozenset[str]
+    run: Run = field(compare=False, repr=False)
 
     def value(self, env: Env) -> Any:
         """Evaluate against ``env``. Raises `Unknown` for a missing name, `ExprError` for a type or size fault."""
         try:
-            return _value(self.node, env)
+            return self.run(env)
         except (Unknown, ExprError):
             raise
         except _FAULTS as exc:
@@ -137,11 +144,12 @@ def parse(text: str) -> Expr:
             warnings.simplefilter("error")  # what Python only warns about is no expression either
             node = ast.parse(text.strip(), mode="eval").body
         _check(node, names)
+        run = _compiled(node)
     except ExprError:
         raise
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise ExprError(f"{text!r} is not an expression") from None
-    return Expr(text, node, frozenset(names))
+    return Expr(text, node, frozenset(names), run)
 
 
 def holds(text: str | None, env: Env) -> bool | None:
@@ -200,37 +208,60 @@ def _children(node: ast.expr) -> list[ast.expr]:
     raise ExprError(f"{ast.unparse(node)!r} is not part of the expression language")
 
 
-def _value(node: ast.expr, env: Env) -> Any:
+def _compiled(node: ast.expr) -> Run:
+    """A function that computes a node; it raises `Unknown`, `ExprError` or one of the `_FAULTS`."""
     name = _dotted(node)
     if name is not None:
-        return _lookup(name, env)
+        return _lookup(name)
     if isinstance(node, ast.Constant):
-        return _bounded(node.value)
+        constant = node.value
+        return lambda env: _bounded(constant)
     if isinstance(node, ast.BinOp):
-        return _bounded(_BINARY[type(node.op)](_value(node.left, env), _value(node.right, env)))
+        return _binary(_BINARY[type(node.op)], _compiled(node.left), _compiled(node.right))
     if isinstance(node, ast.UnaryOp):
-        operand = _value(node.operand, env)
-        return not operand if isinstance(node.op, ast.Not) else -operand
+        operand = _compiled(node.operand)
+        if isinstance(node.op, ast.Not):
+            return lambda env: not operand(env)
+        return lambda env: -operand(env)
     if isinstance(node, ast.BoolOp):
-        return _boolean(node, env)
+        return _boolean(isinstance(node.op, ast.Or), [_compiled(item) for item in node.values])
     if isinstance(node, ast.Compare):
-        return _comparison(node, env)
+        return _comparison(
+            _compiled(node.left),
+            [
+                (_COMPARE[type(op)], _compiled(right))
+                for op, right in zip(node.ops, node.comparators, strict=True)
+            ],
+        )
     if isinstance(node, ast.IfExp):
-        return _value(node.body if _value(node.test, env) else node.orelse, env)
+        test, body, other = _compiled(node.test), _compiled(node.body), _compiled(node.orelse)
+        return lambda env: body(env) if test(env) else other(env)
     if isinstance(node, (ast.List, ast.Tuple)):
-        return [_value(item, env) for item in node.elts]
+        items = [_compiled(item) for item in node.elts]
+        return lambda env: [item(env) for item in items]
     if isinstance(node, ast.Subscript):
-        return _value(node.value, env)[_value(node.slice, env)]
+        whole, key = _compiled(node.value), _compiled(node.slice)
+        return lambda env: whole(env)[key(env)]
     assert isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-    return FUNCTIONS[node.func.id](*[_value(arg, env) for arg in node.args])
+    function, args = FUNCTIONS[node.func.id], [_compiled(arg) for arg in node.args]
+    return lambda env: function(*[arg(env) for arg in args])
 
 
-def _lookup(name: str, env: Env) -> Any:
+def _lookup(name: str) -> Run:
     if name in _CONSTANTS:
-        return _CONSTANTS[name]
-    if name in env:
-        return env[name]
-    raise Unknown(name)
+        constant = _CONSTANTS[name]
+        return lambda env: constant
+
+    def look(env: Env) -> Any:
+        if name in env:
+            return env[name]
+        raise Unknown(name)
+
+    return look
+
+
+def _binary(operation: Callable[[Any, Any], Any], left: Run, right: Run) -> Run:
+    return lambda env: _bounded(operation(left(env), right(env)))
 
 
 def _bounded(value: Any) -> Any:
@@ -241,29 +272,35 @@ def _bounded(value: Any) -> Any:
     return value
 
 
-def _boolean(node: ast.BoolOp, env: Env) -> bool:
+def _boolean(deciding: bool, items: list[Run]) -> Run:
     """``and`` / ``or`` over three values: a known side decides even when the other one is unknown."""
-    deciding = isinstance(node.op, ast.Or)
-    unknown: Unknown | None = None
-    for item in node.values:
-        try:
-            if bool(_value(item, env)) is deciding:
-                return deciding
-        except Unknown as exc:
-            unknown = unknown or exc
-    if unknown:
-        raise unknown
-    return not deciding
+
+    def decide(env: Env) -> bool:
+        unknown: Unknown | None = None
+        for item in items:
+            try:
+                if bool(item(env)) is deciding:
+                    return deciding
+            except Unknown as exc:
+                unknown = unknown or exc
+        if unknown:
+            raise unknown
+        return not deciding
+
+    return decide
 
 
-def _comparison(node: ast.Compare, env: Env) -> bool:
-    left = _value(node.left, env)
-    for op, right_node in zip(node.ops, node.comparators, strict=True):
-        right = _value(right_node, env)
-        if not _COMPARE[type(op)](left, right):
-            return False
-        left = right
-    return True
+def _comparison(first: Run, rest: list[tuple[Callable[[Any, Any], bool], Run]]) -> Run:
+    def compare(env: Env) -> bool:
+        left = first(env)
+        for holds_between, item in rest:
+            right = item(env)
+            if not holds_between(left, right):
+                return False
+            left = right
+        return True
+
+    return compare
 
 
 _OPEN = object()  # the value of a side that holds the unknown; None is a value that a fact may have
@@ -275,7 +312,7 @@ def _solve(node: ast.expr, value: int, env: Env, text: str) -> tuple[str, int] |
         return None if name in env or name in _CONSTANTS else (name, value)
     if isinstance(node, ast.IfExp):
         try:
-            branch = node.body if _value(node.test, env) else node.orelse
+            branch = node.body if _compiled(node.test)(env) else node.orelse
         except Unknown:
             return None
         return _solve(branch, value, env, text)
@@ -301,6 +338,6 @@ def _solve(node: ast.expr, value: int, env: Env, text: str) -> tuple[str, int] |
 
 def _try(node: ast.expr, env: Env) -> Any:
     try:
-        return _value(node, env)
+        return _compiled(node)(env)
     except Unknown:
         return _OPEN

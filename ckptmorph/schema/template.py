@@ -37,6 +37,8 @@ class Template:
 
         Raises `Unknown` for an index without a value, `ExprError` when a brace gives no number from 0 up.
         """
+        if not self.indices:
+            return self.text[:-1] + rest if self.tail else self.text
         out = [part if isinstance(part, str) else _digits(part, env) for part in self.parts]
         return "".join(out) + (rest if self.tail else "")
 

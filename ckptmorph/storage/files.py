@@ -210,6 +210,10 @@ def _make_writable(folder: Path) -> None:
 
 
 def sha256_of(path: Path) -> str:
-    """Of a small file's bytes."""
+    """Of a file's bytes."""
+    found = hashlib.sha256()
     with reading(path) as fd:
-        return hashlib.sha256(pread_exactly(fd, 0, os.fstat(fd).st_size, path)).hexdigest()
+        size = os.fstat(fd).st_size
+        for at in range(0, size, 1 << 20):
+            found.update(pread_exactly(fd, at, min(at + (1 << 20), size), path))
+    return found.hexdigest()

@@ -11,11 +11,11 @@ anything changes. While ``unfinished`` lies in there the folder is in between; u
 
 from __future__ import annotations
 
+import errno
 import json
 import os
-import stat
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -31,15 +31,14 @@ from ckptmorph.storage.files import (
     is_there,
     mode_of,
     os_errors,
-    pread_exactly,
-    reading,
     sha256_of,
 )
 from ckptmorph.storage.index import INDEX, is_bare_name
 from ckptmorph.storage.jsontext import load_json
 from ckptmorph.storage.ladder import write_all
 from ckptmorph.storage.locate import CONFIG
-from ckptmorph.storage.reserved import lock_free, reserve, sweep
+from ckptmorph.storage.patching import Patched, changed_since, check, patch
+from ckptmorph.storage.reserved import is_still, lock_free, reserve, sweep
 from ckptmorph.storage.unfinished import BACKUP, UNFINISHED
 
 SIDECAR = "ckptmorph.json"
@@ -47,22 +46,6 @@ SIDECAR = "ckptmorph.json"
 TEXTS = (SIDECAR, INDEX, CONFIG)
 _JOURNAL = "journal.json"
 _STEM = "in-place"
-_WINDOW = 1 << 20
-
-
-class Patched(Value):
-    """A weight file of which some ranges change.
-
-    Attributes:
-        size: of the file, in bytes; it stays the same.
-        header: length of what comes before the data; it stays the same, too.
-        tensors: ranges ``(start, stop)`` of the data that change.
-    """
-
-    name: str
-    size: int = Field(ge=8)
-    header: int = Field(ge=8)
-    tensors: tuple[tuple[int, int], ...] = ()
 
 
 class Journal(Value):
@@ -137,7 +120,12 @@ def commit(prepared: Prepared, folder: Path, journal: Journal) -> None:
             fsync_folder(path)
         if is_there(backup):
             raise backup_exists(folder)
-        os.rename(prepared.path, backup)
+        try:
+            os.rename(prepared.path, backup)
+        except OSError as exc:
+            if exc.errno in (errno.EEXIST, errno.ENOTEMPTY):  # somebody else was quicker by less than a line
+                raise backup_exists(folder) from None
+            raise
         fsync_folder(folder)
 
 
@@ -151,7 +139,7 @@ def apply(folder: Path, journal: Journal) -> None:
         fsync_folder(backup / "old")
         fsync_folder(folder)
         for file in journal.weights:
-            _patch(folder, file, backup / "new")
+            patch(folder, file, backup / "new")
         for name in TEXTS:
             if name in journal.after:
                 fsync_folder(folder)
@@ -170,41 +158,76 @@ def finish(folder: Path, journal: Journal) -> None:
         fsync_folder(backup)
 
 
-def roll_back(folder: Path) -> None:
-    """Bring back the bytes from before. Can be broken off and called again.
+def roll_back(folder: Path, held: int = -1) -> None:
+    """Bring back the bytes from before, whether the change was completed or not. Can be broken off and called again.
+
+    Args:
+        held: descriptor of ``unfinished`` if the caller has locked it.
 
     Raises:
         UsageError: ``in-place-running`` while another process changes the folder, ``changed-since`` when a weight
             file is not what the change made of it, ``backup-broken`` when the backup is not ours.
         IOFailure: the operating system refuses.
     """
-    backup = folder / BACKUP
     sweep(folder / _STEM)
     journal = _journal(folder)
     mixed = is_unfinished(folder)
     if not mixed:
         _check_edits(folder, journal)  # before anything says that the folder is being changed
-    with os_errors(backup, "restore"):
-        fd = os.open(backup / UNFINISHED, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            if not lock_free(fd):
-                raise running(folder)
-            fsync_folder(backup)
+    if held >= 0:
+        _undo(folder, journal, mixed)
+    else:
+        with _hold(folder, os.O_CREAT):
+            fsync_folder(folder / BACKUP)
             _undo(folder, journal, mixed)
+    _retire(folder)
+
+
+def recover(folder: Path) -> bool:
+    """Roll back a change that was broken off; whether there was one.
+
+    Raises:
+        UsageError: ``backup-exists`` when the change is complete (perhaps only now: another process made it), and as
+            `roll_back`.
+        IOFailure: the operating system refuses.
+    """
+    if not has_backup(folder):
+        return False
+    sweep(folder / _STEM)
+    with _hold(folder) as mixed:
+        if not mixed:
+            raise backup_exists(folder)
+        _undo(folder, _journal(folder), mixed)
+    _retire(folder)
+    return True
+
+
+@contextmanager
+def _hold(folder: Path, create: int = 0) -> Iterator[bool]:
+    """Hold the lock of a change; False when it was completed before that. Raises UsageError ``in-place-running``."""
+    path = folder / BACKUP / UNFINISHED
+    with os_errors(folder / BACKUP, "restore"):
+        fd = -1
+        with suppress(FileNotFoundError):
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | create, 0o600)
+        try:
+            if fd >= 0 and not lock_free(fd):
+                raise running(folder)
+            # Who completes a change deletes the file, and only then lets go of it.
+            yield fd >= 0 and is_still(fd, path)
         finally:
             close_quietly(fd)
-    _retire(folder)
 
 
 def _undo(folder: Path, journal: Journal, mixed: bool) -> None:
     backup = folder / BACKUP
     for file in journal.weights:
-        _check(folder, file, mixed)
+        check(folder, file, mixed)
     if is_there(backup / "old" / CONFIG) and is_there(folder / CONFIG):
         os.unlink(folder / CONFIG)
         fsync_folder(folder)
     for file in journal.weights:
-        _patch(folder, file, backup / "old")
+        patch(folder, file, backup / "old")
     for name in TEXTS:
         if is_there(backup / "old" / name):
             fsync_folder(folder)
@@ -225,126 +248,17 @@ def _retire(folder: Path) -> None:
         reserved.remove()
 
 
-# --- weight files
-
-
-def _spans(file: Patched) -> Iterator[tuple[str, Iterable[tuple[int, int]]]]:
-    yield f"{file.name}.header", ((0, file.header),)
-    if file.tensors:
-        yield f"{file.name}.tensors", file.tensors
-
-
-def _patch(folder: Path, file: Patched, content: Path) -> None:
-    """Write the bytes kept in the folder ``content`` over their ranges of the weight file, durably."""
-    fd = open_own(folder / file.name, file.size)
-    try:
-        for name, spans in _spans(file):
-            with reading(content / name) as source:
-                position = 0
-                for start, stop in spans:
-                    position = _copy(source, position, fd, start, stop, content / name)
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def _copy(source: int, position: int, fd: int, start: int, stop: int, path: Path) -> int:
-    while start < stop:
-        data = memoryview(pread_exactly(source, position, position + min(_WINDOW, stop - start), path))
-        position += len(data)
-        while data:
-            done = os.pwrite(fd, data, start)
-            data, start = data[done:], start + done
-    return position
-
-
-def save(folder: Path, file: Patched, prepared: Prepared) -> None:
-    """Keep the bytes that will change, durably."""
-    with reading(folder / file.name) as source:
-        for name, spans in _spans(file):
-            path = prepared.old(name)
-            with os_errors(path, "write"):
-                fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-                try:
-                    for start, stop in spans:
-                        for at in range(start, stop, _WINDOW):
-                            end = min(at + _WINDOW, stop)
-                            write_all(fd, pread_exactly(source, at, end, folder / file.name), path)
-                    os.fsync(fd)
-                finally:
-                    os.close(fd)
-
-
-def open_own(path: Path, size: int | None = None) -> int:
-    """A descriptor for changing a weight file that is nobody else's: no symlink, no other hard link.
-
-    Raises:
-        UsageError: ``in-place-shared-file``, or ``changed-since`` when it has another ``size``.
-        IOFailure: the operating system refuses.
-    """
-    refuse_shared(path)
-    with os_errors(path, "open for writing"):
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    if size is not None and os.fstat(fd).st_size != size:
-        close_quietly(fd)
-        raise _changed(path)
-    return fd
-
-
-def refuse_shared(path: Path) -> None:
-    """Refuse to change a file that others see under another name."""
-    with os_errors(path, "look at"):
-        status = os.lstat(path)
-    if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
-        return
-    what = "is a symlink" if stat.S_ISLNK(status.st_mode) else f"has {status.st_nlink} hard links"
-    if not stat.S_ISREG(status.st_mode) and not stat.S_ISLNK(status.st_mode):
-        what = "is no regular file"
-    raise UsageError(
-        f"{path} {what}: what is changed there would change elsewhere, too.",
-        code="in-place-shared-file",
-        where=str(path),
-        next="convert into a new folder",
-    )
-
-
-def _check(folder: Path, file: Patched, mixed: bool) -> None:
-    """Refuse to write into a file whose header is neither the old nor the new one, nor (``mixed``) in between."""
-    path, backup = folder / file.name, folder / BACKUP
-    fd = open_own(path, file.size)
-    try:
-        now = pread_exactly(fd, 0, file.header, path)
-    finally:
-        close_quietly(fd)
-    sides = []
-    for kind in ("old", "new"):
-        with reading(backup / kind / f"{file.name}.header") as source:
-            sides.append(pread_exactly(source, 0, file.header, path))
-    pairs = zip(now, zip(*sides, strict=True), strict=True)
-    if now not in sides and not (mixed and all(byte in pair for byte, pair in pairs)):
-        raise _changed(path)
+# --- what is there
 
 
 def _check_edits(folder: Path, journal: Journal) -> None:
     """Refuse to take back a finished change that somebody has worked on since."""
     for file in journal.weights:
-        _check(folder, file, mixed=False)
+        check(folder, file, mixed=False)
     with os_errors(folder, "look at"):
         there = [name for name in journal.texts if is_there(folder / name)]
     for path in [folder / name for name in there if sha256_of(folder / name) != journal.texts[name]]:
-        raise _changed(path)
-
-
-def _changed(path: Path) -> UsageError:
-    return UsageError(
-        f"{path} was changed after it was converted in place: the old bytes do not belong into it.",
-        code="changed-since",
-        where=str(path),
-        next=f"delete {path.parent / BACKUP} if the folder is right as it is",
-    )
-
-
-# --- what is there
+        raise changed_since(path)
 
 
 def _journal(folder: Path) -> Journal:
@@ -388,6 +302,17 @@ def running(folder: Path) -> UsageError:
         where=str(folder),
         next="wait for it",
     )
+
+
+def taken(folder: Path) -> UsageError | None:
+    """Why another process keeps us from changing ``folder``: it is at it, or it was quicker; None when none does."""
+    if not has_backup(folder):
+        return None
+    try:
+        with _hold(folder) as unfinished:
+            return None if unfinished else backup_exists(folder)
+    except UsageError as refusal:
+        return refusal
 
 
 def has_backup(folder: Path) -> bool:

@@ -65,7 +65,7 @@ def reserve(out: Path) -> Reserved:
         with os_errors(out.parent, "write to"):
             fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         # Between the two lines above and below, a sweep may have taken the file for a stale one.
-        if _locked(fd, without_locks=True) and _is_still(fd, lock):
+        if _locked(fd, without_locks=True) and is_still(fd, lock):
             with suppress(OSError):  # without the name only a run for the same output sweeps it
                 os.write(fd, _machine())
             return Reserved(path, fd)
@@ -96,7 +96,7 @@ def _remove_if_stale(path: Path, *, ours: bool) -> None:
     lock = _lock_of(path)
     fd = os.open(lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     known = ours or os.pread(fd, _LONGEST, 0) == _machine()
-    if known and _locked(fd, without_locks=False) and _is_still(fd, lock):
+    if known and _locked(fd, without_locks=False) and is_still(fd, lock):
         Reserved(path, fd).remove()
     else:
         os.close(fd)
@@ -127,7 +127,8 @@ def lock_free(fd: int) -> bool:
     return _locked(fd, without_locks=True)
 
 
-def _is_still(fd: int, path: Path) -> bool:
+def is_still(fd: int, path: Path) -> bool:
+    """Whether the open file is the one at that path now."""
     try:
         there, mine = os.lstat(path), os.fstat(fd)
     except OSError:

@@ -14,6 +14,11 @@ from ckptmorph.storage.files import checked_path, os_errors, reading
 from ckptmorph.storage.header import BLOCK
 from ckptmorph.storage.ladder import write_at
 
+Chunk = bytes | memoryview
+
+# Below this many bytes there is nothing to gain from computing and writing at the same time.
+_WORTH_A_THREAD = 32 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class CopyRange:
@@ -29,7 +34,7 @@ class Produced:
     """``nbytes`` computed bytes; ``chunks`` starts computing them, one buffer after the other."""
 
     nbytes: int
-    chunks: Callable[[], Iterator[bytes]]
+    chunks: Callable[[], Iterator[Chunk]]
 
 
 Piece = CopyRange | Produced
@@ -204,7 +209,8 @@ def _unlink(path: Path) -> None:
 
 def _compute(piece: Produced, fd: int, path: Path, at: int, report: Callable[[int], None]) -> None:
     done = 0
-    for chunk in piece.chunks():
+    chunks = piece.chunks()
+    for chunk in _ahead(chunks) if piece.nbytes >= _WORTH_A_THREAD else chunks:
         done += len(chunk)
         if done > piece.nbytes:
             break
@@ -213,6 +219,17 @@ def _compute(piece: Produced, fd: int, path: Path, at: int, report: Callable[[in
     if done != piece.nbytes:
         text = f"A tensor was to take {piece.nbytes} bytes, but {done} or more were computed."
         raise InternalError(text, code="piece-size", where=path.name, expected=piece.nbytes, got=done)
+
+
+def _ahead(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+    """The same chunks; while one is being written the next one is computed."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(next, chunks, None)
+        while (chunk := coming.result()) is not None:
+            coming = pool.submit(next, chunks, None)
+            yield chunk
 
 
 def _ignore(nbytes: int) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import ckptmorph
-from benchmarks import drafter, report, verify
+from benchmarks import casting, drafter, report, section, starting, verify
 from benchmarks.contenders import CONTENDERS
 from benchmarks.measure import Run, run
 from ckptmorph.storage.folder import Folder
@@ -54,8 +54,49 @@ def test_ratios_compare_like_with_like() -> None:
     assert rows["ckptmorph", False]["ratio_to_cp"] == 2.0
     assert rows["ckptmorph", True]["ratio_to_cp"] == 1.5
     assert rows["ckptmorph", True]["peak_over_bare_bytes"] == 30_000_000
-    table = report.table(list(rows.values()))
-    assert "copy_file_range" in table and len(table.splitlines()) == 1 + len(CONTENDERS)
+    assert rows["ckptmorph", False]["cpu_ratio_to_cp"] == 1.0
+    cells = report.cells(list(rows.values()))
+    assert len(cells) == len(CONTENDERS) and {len(line) for line in cells} == {len(report.HEAD)}
+    assert cells[1][-1] == "copy_file_range"
+
+
+def test_a_bar_is_met_or_missed_and_the_page_says_so() -> None:
+    found = section.Section("Copying", ("", "median"), [("cp", "1 s")], ["Alone."])
+    found.bars = [
+        section.Bar("wall", 1.05, 1.2, " x"),
+        section.Bar("wall", 1.05, 1.05, " x"),
+        section.Bar("faster", 5, 4.9, " x", least=True),
+        section.Bar("memory", 300, 123.4, " MB"),
+    ]
+    assert [bar.met for bar in found.bars] == [False, True, False, True]
+    page = section.text(found)
+    assert "| wall | at most 1.05 x | 1.2 x | missed |" in page
+    assert "| faster | at least 5 x | 4.9 x | missed |" in page
+    assert "| memory | at most 300 MB | 123 MB | met |" in page
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_the_drafter_of_many_tensors_is_one(layers: int, tmp_path: Path) -> None:
+    source = starting.many(tmp_path / "in", layers)
+    called = call("plan", source, "--to", "vllm", "--json")
+    assert called.code == 0
+    assert len(called.document["tensors"]) == 16 + 9 * (layers - 1)
+
+
+def test_a_cast_of_the_benchmark_is_the_one_that_others_make(tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    drafter.write(tmp_path / "in", 3_000_000)
+    run([sys.executable, "-c", casting.CAST, str(tmp_path / "in"), str(tmp_path / "out.safetensors")])
+    before, after = load_file(tmp_path / "in" / "model.safetensors"), load_file(tmp_path / "out.safetensors")
+    assert len(after) == 14
+    for name, tensor in after.items():
+        assert tensor.equal(before[name].half())
+
+
+def test_what_a_run_takes_is_not_what_its_parent_took() -> None:
+    held = bytearray(200_000_000)
+    assert run([sys.executable, "-c", "pass"]).peak < len(held) / 2
 
 
 def bytes_read(monkeypatch: pytest.MonkeyPatch, source: Path, target: Path | None) -> tuple[int, str]:
@@ -96,7 +137,6 @@ def test_verify_reads_the_same_of_a_huge_drafter_as_of_a_large_one(
 
 
 def test_verify_of_ten_gigabytes_stays_small(tmp_path: Path) -> None:
-    """Measured from a small process: what is measured begins with the size of the one that starts it."""
     source, target, _ = verify.source_and_target(tmp_path / "in", 10_000_000_000)
     command = [
         sys.executable,
@@ -109,8 +149,6 @@ def test_verify_of_ten_gigabytes_stays_small(tmp_path: Path) -> None:
         "--target",
         str(target),
     ]
-    code = f"from benchmarks.measure import run; r = run({command!r}, fine=(1,)); print(r.peak, r.output)"
-    done = run([sys.executable, "-c", code])
-    peak, _, output = done.output.partition(" ")
-    assert 20_000_000 < int(peak) < verify.BAR_BYTES
-    assert "all zeros" in output and "sampled 64 of 151936 rows" in output
+    done = run(command, fine=(1,))
+    assert 20_000_000 < done.peak < verify.BAR_BYTES
+    assert "all zeros" in done.output and "sampled 64 of 151936 rows" in done.output

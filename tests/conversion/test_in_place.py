@@ -229,7 +229,7 @@ def broken_off(drafter: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave the folder in between, as a kill would."""
     with monkeypatch.context() as patched:
         patched.setattr(journal, "finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        patched.setattr(journal, "roll_back", lambda *_: None)
+        patched.setattr(journal, "roll_back", lambda *_, **__: None)
         with pytest.raises(KeyboardInterrupt):
             api.convert(drafter, to="sglang", in_place=True)
     assert (drafter / BACKUP / "unfinished").exists()
@@ -300,6 +300,63 @@ def test_old_bytes_are_not_written_into_another_file(drafter: Path, change: str)
         api.restore(drafter)
     assert caught.value.code == "changed-since"
     assert visible(drafter) == before
+
+
+def test_a_conversion_that_is_completed_at_the_last_moment_is_not_rolled_back(
+    drafter: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody else's is under way when it is looked at, and complete when its lock is taken."""
+    api.convert(drafter, to="sglang", in_place=True)
+    made = snapshot(drafter)
+    unfinished = drafter / BACKUP / "unfinished"
+    lock_free = journal.lock_free
+
+    def late(fd: int) -> bool:
+        os.unlink(unfinished)
+        return lock_free(fd)
+
+    unfinished.touch()
+    monkeypatch.setattr(journal, "lock_free", late)
+    with pytest.raises(UsageError) as caught:
+        api.convert(drafter, to="vllm", in_place=True)
+    assert caught.value.code == "backup-exists"
+    assert snapshot(drafter) == made
+
+
+def test_of_two_that_prepared_the_same_folder_the_second_is_refused(
+    drafter: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other's backup appears after ours was looked for, and before ours takes the name."""
+    is_there = journal.is_there
+
+    def then_comes_another(path: Path) -> bool:
+        found = is_there(path)
+        if path.name == BACKUP:
+            (path / "old").mkdir(parents=True)
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(journal, "is_there", then_comes_another)
+        with pytest.raises(UsageError) as caught:
+            api.convert(drafter, to="sglang", in_place=True)
+    assert caught.value.code == "backup-exists"
+    assert sorted(os.listdir(drafter)) == [BACKUP, "config.json", "model.safetensors"]
+
+
+def test_replaced_tensors_that_were_edited_since_are_not_lost(tmp_path: Path) -> None:
+    """Under the same header: training went on after the conversion, and the old bytes would be mixed with the new."""
+    drafter = build(tmp_path / "drafter", "sglang", states=(33, 2, 18), ids=None, form="absolute")
+    api.convert(drafter, in_place=True, **COMPUTED)
+    said = json.loads((drafter / BACKUP / "journal.json").read_text())
+    start = said["weights"][0]["tensors"][0][0]
+    with (drafter / "model.safetensors").open("r+b") as file:
+        file.seek(start)
+        file.write(b"\x01")
+    before = snapshot(drafter)
+    with pytest.raises(UsageError) as caught:
+        api.restore(drafter)
+    assert caught.value.code == "changed-since"
+    assert snapshot(drafter) == before
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,6 @@ from ckptmorph.ops.nodes import (
 )
 from tests.ops.reference import evaluate
 from tests.ops.strategies import (
-    HAS_TORCH,
-    NO_TORCH,
     contents,
     data_of,
     patient,
@@ -147,7 +145,6 @@ WIDER = [
 ]
 
 
-@pytest.mark.skipif(not HAS_TORCH, reason=NO_TORCH)
 @pytest.mark.parametrize(("narrow", "wide"), WIDER)
 def test_widening_there_and_back_keeps_every_finite_value(narrow: str, wide: str) -> None:
     size = {"F8_E4M3": 1, "F8_E5M2": 1, "BF16": 2, "F16": 2, "F32": 4}[narrow]
