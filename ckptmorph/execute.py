@@ -6,7 +6,9 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ckptmorph.files import index_text
 from ckptmorph.ops.compute import Chunk, compute
@@ -20,7 +22,7 @@ from ckptmorph.provenance import (
 from ckptmorph.schema.registry import Registry
 from ckptmorph.selfcheck import checked, reopened
 from ckptmorph.sources import Source
-from ckptmorph.storage.files import reading
+from ckptmorph.storage.files import os_errors, reading
 from ckptmorph.storage.folder import Folder
 from ckptmorph.storage.header import encode_header
 from ckptmorph.storage.links import real_files
@@ -35,6 +37,9 @@ from ckptmorph.storage.writer import (
     write_bytes,
     write_file,
 )
+
+if TYPE_CHECKING:
+    from threading import Event
 
 Progress = Callable[[int], None]
 CONFIG = "config.json"
@@ -77,15 +82,19 @@ def execute(
     taken = source.request.target.place
     spared = [f for path in (folder.path, taken) if path is not None for f in real_files(path)]
     sources = [folder.path, *elsewhere]
-    with atomic_folder(out, overwrite=overwrite, sources=sources, spared=spared, sync=sync) as tmp:
+    with (
+        atomic_folder(out, overwrite=overwrite, sources=sources, spared=spared, sync=sync) as tmp,
+        ExitStack() as stack,
+    ):
         check_space(tmp, _size(plan, folder), [folder.file_path(name) for name in folder.headers])
+        known = stack.enter_context(_hashing(folder)) if hash else dict
         for file in plan.files:
             methods.append(_weights(tmp, file, steps, folder, progress, sync, jobs))
         write_bytes(tmp / CONFIG, plan.config_text.encode("utf-8"), sync=sync)
         _index(tmp, plan, source, sync)
         for name in plan.carried:
             copy_file(folder.file_path(name), tmp / name, sync=sync)
-        hashes = {name: _sha256(folder.file_path(name)) for name in folder.headers} if hash else {}
+        hashes = known()
         car = checked(registry, plan, source, reopened(tmp), hashes)
         write_bytes(tmp / SIDECAR, dump(car), sync=sync)
     return carried_out(
@@ -158,9 +167,33 @@ def _index(tmp: Path, plan: Plan, source: Source, sync: bool) -> None:
         write_bytes(tmp / INDEX, text.encode("utf-8"), sync=sync)
 
 
-def _sha256(path: Path) -> str:
+@contextmanager
+def _hashing(folder: Folder) -> Iterator[Callable[[], dict[str, str]]]:
+    """Have the sha256 of every source file worked out while the block copies; gives a function that waits for them.
+
+    A Hub cache keeps large files under it, so that it need not be worked out.
+    """
+    from concurrent.futures import ThreadPoolExecutor
+    from threading import Event
+
+    ended = Event()
+    pool = ThreadPoolExecutor(1)
+    try:
+        known = {name: folder.blob_sha256(name) for name in folder.headers}
+        coming = {
+            name: pool.submit(_sha256, folder.file_path(name), ended)
+            for name, digest in known.items()
+            if digest is None
+        }
+        yield lambda: {name: digest or coming[name].result() for name, digest in known.items()}
+    finally:
+        ended.set()
+        pool.shutdown(cancel_futures=True)
+
+
+def _sha256(path: Path, ended: Event) -> str:
     digest = hashlib.sha256()
-    with reading(path) as fd:
-        while chunk := os.read(fd, 1 << 20):
+    with reading(path) as fd, os_errors(path, "read"):
+        while not ended.is_set() and (chunk := os.read(fd, 1 << 20)):
             digest.update(chunk)
     return digest.hexdigest()

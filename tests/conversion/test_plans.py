@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import threading
 from pathlib import Path
 
 import pytest
 from msgspec import json
 
-from ckptmorph import api
+from ckptmorph import api, execute
+from ckptmorph.errors import IOFailure
 from ckptmorph.findings import plain, read
 from ckptmorph.plans import Plan, Report
 from tests.conversion.drafters import Geometry, contents, speculators_config, speculators_shapes, write
@@ -44,6 +47,51 @@ def test_a_report_goes_through_json_too(drafter: Path, tmp_path: Path) -> None:
     report = api.convert(drafter, tmp_path / "out", to="sglang", hash=True)
     assert json.decode(json.encode(report), type=Report) == report
     assert read(Report, plain(report)) == report
+
+
+def test_hashes_are_those_of_the_source_files(drafter: Path, tmp_path: Path) -> None:
+    report = api.convert(drafter, tmp_path / "out", to="sglang", hash=True)
+    weights = (drafter / "model.safetensors").read_bytes()
+    assert report.source_hashes == {"model.safetensors": hashlib.sha256(weights).hexdigest()}
+    assert api.convert(drafter, tmp_path / "other", to="sglang").source_hashes == {}
+
+
+def test_a_hub_cache_knows_the_hashes_already(
+    drafter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository = tmp_path / "models--a--b"
+    shot, blobs = repository / "snapshots" / "1", repository / "blobs"
+    shot.mkdir(parents=True)
+    blobs.mkdir()
+    for name, blob in [("model.safetensors", "ab" * 32), ("config.json", "12" * 20)]:
+        (blobs / blob).write_bytes((drafter / name).read_bytes())
+        (shot / name).symlink_to(f"../../blobs/{blob}")
+    monkeypatch.setattr(execute, "_sha256", lambda *_: pytest.fail("it was read for its hash"))
+    report = api.convert(shot, tmp_path / "out", to="sglang", hash=True)
+    assert report.source_hashes == {"model.safetensors": "ab" * 32}
+
+
+def test_hashing_ends_with_a_conversion_that_fails(
+    drafter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a file that takes long to hash nobody waits for the end."""
+    ended: list[bool] = []
+    begun = threading.Event()
+
+    def full(*_: object) -> str:
+        assert begun.wait(60)
+        raise IOFailure("full", code="no-space")
+
+    def endless(path: Path, end: threading.Event) -> str:
+        begun.set()
+        ended.append(end.wait(60))
+        return ""
+
+    monkeypatch.setattr(execute, "_sha256", endless)
+    monkeypatch.setattr(execute, "_weights", full)
+    with pytest.raises(IOFailure):
+        api.convert(drafter, tmp_path / "out", to="sglang", hash=True)
+    assert ended == [True]
 
 
 def test_it_writes_nothing(drafter: Path, tmp_path: Path) -> None:

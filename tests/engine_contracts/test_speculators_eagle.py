@@ -132,9 +132,33 @@ def names(engine: Engine) -> None:
         found = look(engine, release, shapes() | strange, config())
         assert {n for n, fate in fates(found).items() if fate == "dropped"} == set(strange)
         assert {"listed in a warning" in str(t.why) for t in found.details if t.fate == "dropped"} == {True}
-        own = dict.fromkeys(TABLES, ("BF16", (VOCAB, H)))
-        found = look(engine, release, shapes() | own, config())
-        assert {n: fates(found)[n] for n in TABLES} == TABLES
+
+
+def tables(engine: Engine) -> None:
+    """What the file has of its own is loaded over the target's."""
+    own = dict.fromkeys(TABLES, ("BF16", (VOCAB, H)))
+    for release, names in itertools.product(
+        WITH, ((), ("embed_tokens.weight",), ("lm_head.weight",), tuple(TABLES))
+    ):
+        held = shapes() | {name: own[name] for name in names}
+        found = look(engine, release, held, config(tie_word_embeddings=False))
+        assert {n: fates(found)[n] for n in TABLES} == {**TABLES, **dict.fromkeys(names, "loaded")}
+
+
+def ties(engine: Engine) -> None:
+    """From 0.2.0 on a head of the file's own is lost to the table, unless the config says that they are two."""
+    own = dict.fromkeys(TABLES, ("BF16", (VOCAB, H)))
+    named = {"speculators_config": {"verifier": {"name_or_path": "example-org/target"}}}
+    for release in WITH:
+        for said in ({}, {"tie_word_embeddings": True}):
+            found = look(engine, release, shapes() | own, config(**said, **named))
+            old = release == "0.1.0"
+            assert fates(found)["embed_tokens.weight"] == "loaded"
+            assert fates(look(engine, release, shapes(), config(**said)))["lm_head.weight"] == "from_target"
+            assert fates(found)["lm_head.weight"] == ("loaded" if old else "from_target")
+            assert codes(found, "warning") == (set() if old else {"head-tied-to-table"})
+            found = look(engine, release, shapes() | own, config(**said))
+            assert codes(found, "warning") == set()
 
 
 def fields(engine: Engine) -> None:
@@ -170,6 +194,20 @@ def fields(engine: Engine) -> None:
         }  # fmt: skip
 
 
+def target(engine: Engine) -> None:
+    """The target that the config names is loaded without numbers; tables of the file's own do not need it."""
+    own = dict.fromkeys(TABLES, ("BF16", (VOCAB, H)))
+    verifier = {"speculators_config": {"verifier": {"name_or_path": "example-org/target"}}}
+    said = config(tie_word_embeddings=False, **verifier)
+    none = config(speculators_config={"verifier": {"name_or_path": None}})
+    for release in WITH:
+        for name in (None, *TABLES):
+            found = look(engine, release, shapes() | ({name: own[name]} if name else {}), said)
+            assert codes(found, "warning") == {"target-without-numbers"}
+        assert codes(look(engine, release, shapes() | own, said), "warning") == set()
+        assert codes(look(engine, release, shapes(), none), "warning") == set()
+
+
 def others(engine: Engine) -> None:
     """A folder that is none of the library's is not read at all."""
     said = {key: value for key, value in config().items() if key != "speculators_model_type"}
@@ -202,7 +240,10 @@ EXPECTATIONS: list[Callable[[Engine], None]] = [
     decoders,
     kinds,
     names,
+    tables,
+    ties,
     fields,
+    target,
     others,
     releases,
 ]

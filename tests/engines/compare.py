@@ -105,7 +105,10 @@ def differences(engine: str, said: Any, seen: Record, whole: Record | None) -> l
     if "error" in seen or not starts:
         same = starts is ("error" not in seen)
         return [] if same else [Difference("starts", starts, seen.get("error", "it starts"))]
-    return [*_idle(said, seen), *_random(engine, said, seen, whole), *_captured(said, seen)]
+    # What cannot run as it was loaded, or with a table in place of the head, must not be a yes.
+    wrong = {what: seen[what] for what in ("empty", "tied") if what in seen}
+    unsaid = [Difference("left so", said.verdict, wrong)] if wrong and said.verdict == "ok" else []
+    return [*unsaid, *_idle(said, seen), *_random(engine, said, seen, whole), *_captured(said, seen)]
 
 
 def _idle(said: Any, seen: Record) -> list[Difference]:

@@ -7,6 +7,7 @@ under the name and compared later.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -16,7 +17,18 @@ from typing import Any
 import ckptmorph
 from ckptmorph.errors import CkptmorphError
 from tests import eagle1
-from tests.builders import ABSENT, E3, Tensors, config, edited, floats, integers, tensors, write_folder
+from tests.builders import (
+    ABSENT,
+    E3,
+    Tensors,
+    config,
+    edited,
+    floats,
+    integers,
+    read_folder,
+    tensors,
+    write_folder,
+)
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 TARGET = FIXTURES / "trained-target"
@@ -269,6 +281,7 @@ def files(engine: str, release: str) -> tuple[File, ...]:
         *more,
         *converted(engine, release),
         *again(engine, release),
+        *tabled(engine, release),
     )
     bases, (shown, once) = ALL_CHANGES.get(engine, ()), ONE_RELEASE.get(engine, (release, ()))
 
@@ -329,6 +342,28 @@ def again(engine: str, release: str) -> tuple[File, ...]:
                 for way in ("as it is", "lmdeploy", "sglang", "vllm")
             ]
     return tuple(out)
+
+
+WITH_EAGLE = ("0.3.0", "0.4.0.1")  # the later ones have no EAGLE-1 model
+
+
+@cache
+def tabled(engine: str, release: str) -> tuple[File, ...]:
+    """A real EAGLE-1 drafter with tables of its own, for the releases that attach the target's; or naming no target."""
+    if engine != "speculators" or release not in WITH_EAGLE:
+        return ()
+    folder = FIXTURES / "speculators-0.3.0-eagle"
+    content, said = read_folder(folder), json.loads((folder / "config.json").read_text())
+    own = {name: floats(name, (256, 64)) for name in ("embed_tokens.weight", "lm_head.weight")}
+    changes: dict[str, tuple[Tensors, dict[str, Any]]] = {
+        **{f"own:{name}": ({**content, name: table}, said) for name, table in own.items()},
+        "own:both": ({**content, **own}, said),
+        "untied:both": ({**content, **own}, edited(said, {"tie_word_embeddings": False})),
+        "untied:none": (content, edited(said, {"tie_word_embeddings": False})),
+        "null:name_or_path": (content, edited(said, {"speculators_config.verifier.name_or_path": None})),
+        "taller:embed_tokens.weight": ({**content, "embed_tokens.weight": floats("tall", (257, 64))}, said),
+    }
+    return tuple(_plain(f"tabled/{what}", "EAGLE", *made) for what, made in changes.items())
 
 
 def _again(folder: Path, way: str, release: str) -> Callable[[Path], Path]:

@@ -91,7 +91,11 @@ def condensed(seen: Record, whole: bool) -> Record:
     computed = seen.get("computed", ())
     out["idle"] = seen.get("idle") or [n for n, to in seen["reads"].items() if not to and n not in computed]
     out["random"] = seen["random"] if "random" in seen else _random(seen)
-    out |= {key: seen[key] for key in ("mismatched", "unequal", "replaced", "cast") if seen.get(key)}
+    out |= {
+        key: seen[key]
+        for key in ("mismatched", "unequal", "replaced", "cast", "empty", "tied")
+        if seen.get(key)
+    }
     if whole:
         out["reads"] = {name: to for name, to in seen["reads"].items() if to}
     return out

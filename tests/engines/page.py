@@ -27,7 +27,9 @@ vLLM is stopped when both models are loaded and the target has run once, which s
 stood in for compiled parts of a release that was built for another torch is named in its observations.
 
 Releases that are not in the table were not run. speculators runs with a transformers that each release accepts; 0.3.0
-and 0.4.0.1 raise on every EAGLE-3 drafter, so that what was seen of them is about EAGLE-1.
+and 0.4.0.1 raise on every EAGLE-3 drafter, so that what was seen of them is about EAGLE-1. They load the target that an
+EAGLE-1 drafter names without its numbers, and tie its head to its table unless the drafter says otherwise; `verify`
+warns of both.
 
 """
 

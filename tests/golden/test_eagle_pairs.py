@@ -249,7 +249,11 @@ def test_our_config_is_the_library_s_own(forms, drafter):
 @pytest.mark.parametrize("release", ["0.1.0", "0.2.0", "0.3.0", "0.4.0", "0.4.0.1"])
 def test_the_library_loads_its_own_files(drafter, release):
     seen = ckptmorph.verify(fixture(drafter), engine=f"speculators@{release}")
-    assert seen.verdict == "ok"
+    assert (
+        seen.verdict == "warn"
+    )  # about the target that the config names: it has no numbers, and its head is tied
+    tied = set() if release == "0.1.0" else {"head-tied-to-table"}
+    assert {f.code for f in seen.findings if f.severity != "note"} == {"target-without-numbers", *tied}
     assert set(seen.tensors.loaded) == set(read_folder(fixture(drafter)))
     assert set(seen.tensors.from_target) == {"embed_tokens.weight", "lm_head.weight"}
 

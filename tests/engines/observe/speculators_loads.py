@@ -69,8 +69,8 @@ def hub_is(folder: str) -> None:
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """The same numbers bit by bit, after the cast to the type that the model has."""
-    if one.shape != other.shape:
+    """The same numbers bit by bit, after the cast to the type that the model has. On the meta device there are none."""
+    if one.shape != other.shape or one.is_meta or other.is_meta:
         return False
     cast = one.to(other.dtype).contiguous().view(-1).view(torch.uint8)
     return torch.equal(cast, other.contiguous().view(-1).view(torch.uint8))
@@ -113,16 +113,27 @@ def fates(drafter: str, noted: dict[str, Any], held: dict[str, torch.Tensor], ou
 
 
 def left(model: Any, target: str, noted: dict[str, Any], out: dict[str, Any]) -> None:
-    """Parameters that nothing of the file came into: the target's (``shared``), or initial values (``random``)."""
+    """Parameters that nothing of the file came into: the target's (``shared``), or initial values (``random``).
+
+    Those that are one with another parameter of the drafter are ``tied``; the targets of the jobs are not.
+    Of the target's, those that have no numbers are ``empty``: the target was loaded where nothing has any.
+    """
     held, fresh, of_target = _held(model), noted["fresh"], dict(_tensors(target))
     filled = {own for to in out["reads"].values() for own in to}
     rest = {name: held[name] for name in out["parameters"] if name in held and name not in filled}
+    own = dict(model.named_parameters(remove_duplicate=False))
+    attached = {id(p) for name, p in own.items() if name.startswith("verifier.")}
     shared = {
         name
         for name, value in rest.items()
-        if not _same(fresh[name], value) or any(_same(theirs, value) for theirs in of_target.values())
+        if id(own[name]) in attached
+        or (not value.is_meta and not _same(fresh[name], value))
+        or any(_same(theirs, value) for theirs in of_target.values())
     }
     out["shared"] = sorted(shared)
+    one = {id(p): name for name, p in own.items() if not name.startswith("verifier.")}
+    out["tied"] = sorted(name for name in out["parameters"] if name in held and one[id(own[name])] != name)
+    out["empty"] = sorted(name for name in shared if held[name].is_meta)
     out["random"] = {name: value.numel() for name, value in rest.items() if name not in shared}
 
 
