@@ -82,8 +82,10 @@ class Cache:
         return kept if kept is not None and hashlib.sha256(kept.data).hexdigest() == kept.sha256 else None
 
     def put(self, digest: str, data: Any) -> None:
-        """Remember the data of a text."""
+        """Remember the data of a text, if JSON holds it (it has no infinite numbers)."""
         text = encode(data)
+        if decode(text) != data:
+            return
         self.content.data[digest] = Kept(hashlib.sha256(text).hexdigest(), Raw(text))
         self.new = True
 

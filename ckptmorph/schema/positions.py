@@ -137,11 +137,18 @@ def _build(node: Any, path: Key, positions: Positions, depth: int) -> Any:
     if depth > MAX_DEPTH:
         raise SchemaError("nested too deeply", code="bad-yaml", where=where)
     if node.id == "scalar":
+        _refuse_halves(node.value, where)
         positions.texts.setdefault(node.value, []).append((path, (line, column)))
         return _scalar(node, where)
     if node.id == "sequence":
         return [_build(item, (*path, i), positions, depth + 1) for i, item in enumerate(node.value)]
     return _mapping(node, path, positions, depth)
+
+
+def _refuse_halves(text: str, where: str) -> None:
+    """Libyaml refuses an escaped half of a surrogate pair itself; without it, PyYAML does not."""
+    if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise SchemaError("half of a surrogate pair is no text", code="bad-yaml", where=where)
 
 
 def _mapping(node: Any, path: Key, positions: Positions, depth: int) -> dict[str, Any]:
@@ -151,6 +158,7 @@ def _mapping(node: Any, path: Key, positions: Positions, depth: int) -> dict[str
         if key_node.id != "scalar":
             raise SchemaError("keys are plain words", code="bad-yaml", where=where)
         key = str(key_node.value)
+        _refuse_halves(key, where)
         mark = (key_node.start_mark.line + 1, key_node.start_mark.column + 1)
         positions.texts.setdefault(key, []).append(((*path, key), mark))
         if key in result:

@@ -157,6 +157,16 @@ def test_contracts_are_made_when_they_are_asked_for(kept: Path, monkeypatch: pyt
     assert made.count("sglang") == 1 and set(made) == {"None", "sglang"}
 
 
+def test_what_json_does_not_hold_is_read_anew(kept: Path, tmp_path: Path) -> None:
+    odd = tmp_path / "odd.yaml"
+    cite = "{repo: a/b, path: c, release: '1'}"
+    line = f"{{fact: rope_theta, at: x, default: 1e999, because: infinite, source: {cite}}}"
+    odd.write_text(f"schema_version: 1\nfragment: odd\nabout: x\nconfig: [{line}]\n")
+    for _ in range(2):
+        entry = load_registry.__wrapped__((odd,)).fragments["odd"].config[0]
+        assert entry.default == float("inf")
+
+
 def test_data_of_former_files_does_not_pile_up(kept: Path) -> None:
     used = len(set(load().digests.values()))
     held = json.loads(kept.read_bytes())

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -174,6 +175,13 @@ def test_a_huge_file_is_refused_without_parsing_it(tmp_path: Path) -> None:
 def test_a_huge_number_is_refused() -> None:
     error = refusal("a:\n  - " + "9" * 5_000)
     assert (error.code, error.where) == ("bad-yaml", "f.yaml:2:5")
+
+
+@pytest.mark.parametrize("loader", ["CSafeLoader", "SafeLoader"])
+@pytest.mark.parametrize("text", ['a: "\\ud800"\n', '"\\udfffx": 1\n', 'a: ["x", "x\\uDC00"]\n'])
+def test_half_of_a_surrogate_pair_is_refused(text: str, loader: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(yaml, "CSafeLoader", getattr(yaml, loader), raising=False)
+    assert refusal(text).code == "bad-yaml"
 
 
 @pytest.mark.parametrize("data", [b"k: \xff\n", "k: ä\n".encode("latin-1"), "k: 1\n".encode("utf-16")])
