@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from ckptmorph.findings import Finding, note
 from ckptmorph.ops.nodes import Node
 from ckptmorph.plans import OutFile
 from ckptmorph.provenance import Ancestor, unpack
@@ -44,6 +45,17 @@ def out_files(
         for file, items in sorted(groups.items())
     )
     return files if largest is None else _cut(files, {n: node.nbytes for n, node in tensors.items()}, largest)
+
+
+def larger(tensors: Mapping[str, Node], largest: int | None) -> list[Finding]:
+    """A note if a file will be larger than was asked for, because one tensor is."""
+    alone = [name for name, node in tensors.items() if largest is not None and node.nbytes > largest]
+    if not alone:
+        return []
+    name = max(alone, key=lambda name: tensors[name].nbytes)
+    size = f"{name} alone takes {tensors[name].nbytes}"
+    text = f"{len(alone)} files will be larger than {largest} bytes, as a tensor is kept whole: {size}"
+    return [note("shard-too-large", text, where=name)]
 
 
 def _cut(files: tuple[OutFile, ...], sizes: Mapping[str, int], largest: int) -> tuple[OutFile, ...]:

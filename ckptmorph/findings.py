@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+import msgspec
 from msgspec import Struct, StructMeta, convert, field, to_builtins
 
 if TYPE_CHECKING:
@@ -27,6 +28,10 @@ class KeywordsOnly(StructMeta):
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 class Value(Struct, metaclass=KeywordsOnly, frozen=True, forbid_unknown_fields=True):
     """Base of all public value types: frozen, and strict about unknown fields when they are read back (`read`)."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same as plain JSON data: what ``--json`` prints, with placeholders in its steps."""
+        return plain(self)
 
 
 V = TypeVar("V", bound=Value)
@@ -126,6 +131,20 @@ def some(names: Iterable[str], like: str, count: int = 4) -> str:
     return f"{', '.join(shown)} and {len(known) - count} more"
 
 
+def in_lines(data: Any, *, ascii_only: bool = False) -> str:
+    """Plain data as JSON for people: a line for each value, indented."""
+    import json
+
+    text = json.dumps(data, ensure_ascii=ascii_only, default=str)
+    try:
+        return msgspec.json.format(text, indent=2) + "\n"  # json itself would take ten times as long
+    except (
+        msgspec.DecodeError,
+        UnicodeEncodeError,
+    ):  # NaN, infinity and half characters are no JSON, but json spells them
+        return json.dumps(data, ensure_ascii=ascii_only, default=str, indent=2) + "\n"
+
+
 def plain(value: Struct) -> dict[str, Any]:
     """A value as plain JSON data. Absent things are left out, but a ``value`` that is null is said to be null."""
     data = _pruned(to_builtins(value))
@@ -142,8 +161,13 @@ def read(kind: type[V], data: Any) -> V:
 
 
 def _pruned(data: Any) -> Any:
-    if isinstance(data, dict):
-        return {k: _pruned(v) for k, v in data.items() if v is not None or k == "value"}
-    if isinstance(data, (list, tuple)):
-        return [_pruned(item) for item in data]
-    return data
+    if type(data) is dict:
+        return {
+            k: _pruned(v) if type(v) in _NESTED else v
+            for k, v in data.items()
+            if v is not None or k == "value"
+        }
+    return [_pruned(item) if type(item) in _NESTED else item for item in data]
+
+
+_NESTED = (dict, list, tuple)

@@ -109,8 +109,12 @@ def match(hub: Algorithm, layout: Layout, names: Iterable[str], extra_counts: Ma
     lines = ByFamily(layout.names)
     for canon in enumerate_tensors(hub, counts):
         spellings = read_as(lines[canon.family], canon, {})
-        hits = [(s, n) for s in spellings for n in dict.fromkeys(s.accepted) if n in present]
-        hits = list({name: (s, name) for s, name in reversed(hits)}.values())[::-1]
+        by_name: dict[str, Spelling] = {}
+        for spelt in spellings:
+            for name in spelt.accepted:
+                if name in present:
+                    by_name.setdefault(name, spelt)
+        hits = [(spelt, name) for name, spelt in by_name.items()]
         if len(hits) > 1:
             both = " and ".join(name for _, name in hits)
             out.findings.append(

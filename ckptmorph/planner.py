@@ -16,7 +16,7 @@ from ckptmorph.contract import predict
 from ckptmorph.engine_reading import loads_none
 from ckptmorph.errors import CONVERT, ELSEWHERE, CkptmorphError, RefusedError, UsageError, did_you_mean, step
 from ckptmorph.facts import cite
-from ckptmorph.files import config_text, out_files
+from ckptmorph.files import config_text, larger, out_files
 from ckptmorph.findings import Finding, Severity, by_severity, error, errors_in, note
 from ckptmorph.graphs import Cost, Edge, Evaluated, edges_of, hub_node, layout_node, search
 from ckptmorph.idle import without_idle
@@ -355,6 +355,7 @@ def _plan(
     findings = [
         *[_decided(finding) for finding in source.drafter.findings],
         *output.findings,
+        *larger(output.tensors, wish.max_shard_size),
         *[_not_again(f) for f in predicted if f.code not in closed_ids],
         *[
             note("loss-not-met", f"{name} was accepted, but nothing of it is lost here", where=name)

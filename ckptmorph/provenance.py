@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from ckptmorph.errors import CkptmorphError, InputError
 from ckptmorph.facts import Evidence, Known
-from ckptmorph.findings import Finding, Value, plain, read, warning
+from ckptmorph.findings import Finding, Value, in_lines, plain, read, warning
 from ckptmorph.schema.codecs import CodecFault
 from ckptmorph.schema.models import Algorithm
 from ckptmorph.schema.values import typed
@@ -224,4 +224,4 @@ def tensor_names(ancestor: Ancestor) -> list[str]:
 
 def dump(car: SideCar) -> bytes:
     """The side-car as bytes: stable order, no clock, so that equal conversions give equal files."""
-    return (json.dumps(plain(car), indent=2, ensure_ascii=False) + "\n").encode("utf-8")
+    return in_lines(plain(car)).encode("utf-8")

@@ -64,6 +64,7 @@ class _Reading:
         self.solved = Solved()
         self.said = Said()
         self._early = Said()
+        self.env: dict[str, Any] = {}
 
     # --- names and shapes ---
 
@@ -192,11 +193,13 @@ class _Reading:
             )
             at = None if kind == origin else origin
             facts[fact] = Known(value=value, evidence=Evidence(kind=kind, at=at))
-        found = {canon.spec.shown for canon, _, _ in self.matched.found.values() if canon.spec.shown}
+        found: dict[str | None, str] = {}
+        for canon, _, at_name in self.matched.found.values():
+            found.setdefault(canon.spec.shown, at_name)
         for name in dict.fromkeys(spec.shown for spec in self.hub.tensors.values() if spec.shown):
-            kind_at = next((n for c, _, n in self.matched.found.values() if c.spec.shown == name), None)
             facts[name] = Known(
-                value=name in found, evidence=Evidence(kind="tensors", at=kind_at or "none in the file")
+                value=name in found,
+                evidence=Evidence(kind="tensors", at=found.get(name, "none in the file")),
             )
         dims = environment(self.hub, facts)
         context = codec_context(
@@ -292,14 +295,15 @@ class _Reading:
     # --- tensors ---
 
     def tensors_in(self) -> None:
-        self.matched.take_out_impossible(self.drafter.env)
+        self.env = self.drafter.env  # asked for every tensor, of which there may be thousands
+        self.matched.take_out_impossible(self.env)
         missing = [(canon, spelt) for canon, spelt in self.matched.absent if self._is_missing(canon)]
         missing = [(canon, spelt) for canon, spelt in missing if spelt is None or not self._wrapped(spelt)]
         # What some of the names carry has been said, once; it is what is wrong with each of them.
         self.matched.unexpected = [n for n in self.matched.unexpected if not n.startswith(tuple(self.mixed))]
         names = [spelt.name for _, spelt in missing if spelt and spelt.name]
         found = unexpected_findings(self.matched, self.layout, self.hub, names)
-        self.drafter.findings = found + missing_findings(missing, self.drafter.env) + self.drafter.findings
+        self.drafter.findings = found + missing_findings(missing, self.env) + self.drafter.findings
         self.drafter.dropped = {self.real[n]: why for n, why in self.matched.dropped.items()}
         for canon, spelt, name in self.matched.found.values():
             if canon.spec.kind != "weight":
@@ -330,14 +334,14 @@ class _Reading:
         return any(wrapper + name in self.tensors for wrapper in self.mixed for name in spelt.accepted)
 
     def _is_missing(self, canon: Canon) -> bool:
-        if canon.spec.kind != "weight" or not canon.exists(self.drafter.env):
+        if canon.spec.kind != "weight" or not canon.exists(self.env):
             return False
         return canon.spec.shown is None or bool(self.drafter.facts[canon.spec.shown].value)
 
     def _node(self, canon: Canon, line: Name, name: str) -> Node | None:
         info = self.tensors[name]
         node: Node = Source(tensor=self.real[name], dtype=info.dtype, shape=tuple(info.shape))
-        shape = canon.shape(self.drafter.env)
+        shape = canon.shape(self.env)
         if shape is None:
             return None
         if line.concat is not None:
@@ -349,7 +353,7 @@ class _Reading:
         if permutation is not None:
             if prod(shape) != prod(node.shape):
                 return None  # the wrong shape has been reported
-            node = unpermute_named(node, permutation, self.drafter.env)
+            node = unpermute_named(node, permutation, self.env)
         if line.shape is not None and prod(shape) == prod(node.shape):
             node = build.view(node, shape)
         return node
@@ -357,7 +361,7 @@ class _Reading:
     def _part(self, canon: Canon, line: Name, node: Node) -> Node | None:
         """The rows (or columns) of a joined tensor that are this one."""
         assert line.concat is not None
-        env = {**self.drafter.env, **canon.index}
+        env = {**self.env, **canon.index}
         sizes = [parse(str(p.shape[line.concat])).known(env) for p in parts_of(self.hub, line)]
         before = [int(size) for size in sizes[: part_of(line, canon) + 1] if size is not None]
         if len(before) <= part_of(line, canon) or sum(before) > node.shape[line.concat]:

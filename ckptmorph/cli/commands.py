@@ -36,13 +36,11 @@ drafter_argument = drafter_path()
 
 def _emit(value: R, human: Callable[..., str], *, as_json: bool, quiet: bool, verbose: bool) -> None:
     if as_json:
-        import json
-
         from ckptmorph.cli.steps import in_document
-        from ckptmorph.findings import plain
+        from ckptmorph.findings import in_lines, plain
 
         escaped = not streams.holds_all(sys.stdout)
-        streams.data(json.dumps(in_document(plain(value)), indent=2, ensure_ascii=escaped) + "\n")
+        streams.data(in_lines(in_document(plain(value)), ascii_only=escaped))
     elif not quiet:
         streams.data(human(value, verbose=verbose))
 

@@ -51,12 +51,13 @@ def completed(text: str) -> str:
 
 
 def in_document(data: Any) -> Any:
-    """A JSON document with its steps completed."""
-    if isinstance(data, dict):
-        return {
-            k: completed(v) if k == "next" and isinstance(v, str) else in_document(v) for k, v in data.items()
-        }
-    return [in_document(item) for item in data] if isinstance(data, list) else data
+    """A JSON document, with its steps completed where they stand."""
+    for key, value in data.items() if isinstance(data, dict) else enumerate(data):
+        if isinstance(value, (dict, list)):
+            in_document(value)
+        elif key == "next" and isinstance(value, str):
+            data[key] = completed(value)
+    return data
 
 
 def _as_operand(path: str) -> str:

@@ -100,9 +100,10 @@ def _write(stream: TextIO | None, text: str) -> IOFailure | None:
 
 def _harmless(text: str, *, colours: bool) -> str:
     """The text without control characters, which somebody may have put into a config; our own colours may stay."""
-    if text.isprintable():
-        return text
-    if all(c.isprintable() or c in _KEPT for c in text):
+    plain = text
+    for kept in _KEPT:
+        plain = plain.replace(kept, "")
+    if plain.isprintable():
         return text
     parts = text.split("\x1b")
     out = [_visible(parts[0])]

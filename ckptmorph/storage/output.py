@@ -92,7 +92,7 @@ def restore(out: Path) -> Path:
             f"There is no backup {backup}.",
             code="no-backup",
             where=str(target),
-            next="only a folder that was replaced with --overwrite can be restored",
+            next="only what was converted with --overwrite or --in-place can be restored",
         )
     check_is_folder(target)
     with ending_signals_raise():

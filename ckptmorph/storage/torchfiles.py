@@ -67,7 +67,9 @@ def _table(path: Path, key: str, held: Mapping[str, Any], archive: Archive, size
 
     label = f"{path.name} (under {key[:80]!r})" if key else path.name
     findings = [
-        note("not-a-tensor", f"{name[:200]} in {path.name} is no tensor; it is not used.", where=name[:200])
+        note(
+            "not-a-tensor", f"{_shown(name)} in {path.name} is no tensor; it is not used.", where=_shown(name)
+        )
         for name in held
         if name not in kept
     ]
@@ -88,3 +90,8 @@ def header_of(path: Path, size: int, infos: Iterable[TensorInfo]) -> Header:
         check_name(name, path.name)
     start = encode_header([(t.name, t.dtype, t.shape) for t in ordered.values()], {})
     return Header(path, size, 0, start[8:], {}, ordered)
+
+
+def _shown(name: str) -> str:
+    """A key of a pickle on one line: it may be any text."""
+    return name[:200].encode("unicode_escape").decode("ascii") if not name.isprintable() else name[:200]

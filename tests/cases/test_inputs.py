@@ -341,6 +341,7 @@ def test_shards_can_be_joined_and_cut_anew(tmp_path: Path) -> None:
     source = build(tmp_path / "in", shards=3)
     report = api.convert(source, tmp_path / "one", to="sglang", target_arch=LLAMA, max_shard_size="1GB")
     assert [file.name for file in report.files] == ["model.safetensors"]
+    assert not [f for f in report.findings if f.code == "shard-too-large"]
     assert not (tmp_path / "one" / "model.safetensors.index.json").exists()
     assert read_folder(tmp_path / "one") == read_folder(source)
     report = api.convert(
@@ -348,6 +349,8 @@ def test_shards_can_be_joined_and_cut_anew(tmp_path: Path) -> None:
     )
     assert all(len(file.tensors) == 1 for file in report.files)
     assert len(report.files) == len(read_folder(source))
+    notes = [f.message for f in report.findings if f.code == "shard-too-large"]
+    assert len(notes) == 1 and notes[0].startswith(f"{len(report.files)} files will be larger than 1 bytes")
     assert read_folder(tmp_path / "each") == read_folder(source)
     plan = api.plan(source, to="sglang", target_arch=LLAMA)
     assert [file.name for file in plan.files] == sorted(path.name for path in source.glob("*.safetensors"))

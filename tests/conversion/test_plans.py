@@ -49,6 +49,13 @@ def test_a_report_goes_through_json_too(drafter: Path, tmp_path: Path) -> None:
     assert read(Report, plain(report)) == report
 
 
+def test_it_is_plain_data_on_request(drafter: Path) -> None:
+    plan = api.plan(drafter, to="sglang")
+    data = plan.as_dict()
+    assert data == plain(plan) == json.decode(json.encode(data))
+    assert data["schema"] == "ckptmorph.plan/1" and data["target"]["layout"] == "sglang"
+
+
 def test_hashes_are_those_of_the_source_files(drafter: Path, tmp_path: Path) -> None:
     report = api.convert(drafter, tmp_path / "out", to="sglang", hash=True)
     weights = (drafter / "model.safetensors").read_bytes()

@@ -131,10 +131,12 @@ def test_any_views_come_out_as_torch_reads_them(
 
 
 def test_what_else_stands_in_a_state_dict_is_noted(tmp_path: Path) -> None:
-    path = saved(tmp_path, {"fc.weight": numbers(4), "version": 3, "_extra_state": None})
+    path = saved(tmp_path, {"fc.weight": numbers(4), "version": 3, "_extra_state": None, "two\nlines": 1})
     opened = open_folder(path)
     assert list(opened.tensors) == ["fc.weight"]
-    assert [f.where for f in opened.findings if f.code == "not-a-tensor"] == ["version", "_extra_state"]
+    notes = [f for f in opened.findings if f.code == "not-a-tensor"]
+    assert [f.where for f in notes] == ["version", "_extra_state", "two\\nlines"]
+    assert not [f for f in notes if "\n" in f.message]
 
 
 def test_a_module_with_its_versions(tmp_path: Path) -> None:
