@@ -103,6 +103,36 @@ def embed(cls: str) -> str:
     return names[0]
 
 
+@pytest.mark.parametrize(
+    ("release", "there", "absent"),
+    [
+        ("0.11.0", "dropped", "missing"),
+        ("0.11.1", "dropped", "from_target"),
+        ("0.11.2", "dropped", "from_target"),
+    ],
+)
+@pytest.mark.parametrize("cls", ["llama", "nested", "llama4"])
+@pytest.mark.parametrize(
+    "other", [{"vocab_size": 80, "hidden_size": 16}, {"vocab_size": 64, "hidden_size": 24}]
+)
+def test_a_target_of_other_sizes_has_no_table_for_0_11_0(
+    cls: str, release: str, there: str, absent: str, other: dict[str, int]
+) -> None:
+    """The loader skips the drafter's own, and takes the target's only where the shapes are equal."""
+    shapes, config, name = eagle_shapes(cls, ONE), eagle_config(cls, ONE), embed(cls)
+
+    def fate(at: str, shapes: Shapes, target: dict[str, int]) -> set[str]:
+        found = fates(look(cls, at, shapes, config, **target))
+        return {found[n] for n in found if n.endswith("embed_tokens.weight")}
+
+    assert fate(release, shapes, other) == {there}
+    # A missing policy of Llama 4 comes on top: a parameter that nothing fills stops that loader.
+    stops = cls == "llama4" and absent == "missing"
+    assert fate(release, without(shapes, name), other) == {RAISES if stops else absent}
+    same = {"vocab_size": shapes[name][1][0], "hidden_size": shapes[name][1][1]}
+    assert fate("0.11.0", without(shapes, name), same) == {"from_target"}
+
+
 @pytest.mark.parametrize(("cls", "release"), every(CLASSES))
 @pytest.mark.parametrize("geo", [ONE, TWO], ids=["one layer", "two layers"])
 def test_a_drafter_that_fits(cls: str, release: str, geo: Geometry) -> None:
