@@ -27,6 +27,7 @@ from ckptmorph.sources import (
     drafter_folder,
     engine_release,
     open_source,
+    paths_of,
     split_release,
     wish_for,
 )
@@ -44,7 +45,7 @@ Progress = Callable[[int], None]
 
 
 def _registry(schema_path: Sequence[PathLike]) -> Registry:
-    return load_registry(tuple(Path(p) for p in schema_path))
+    return load_registry(paths_of(schema_path))
 
 
 def _opened(drafter: PathLike, wish: Wish, schema_path: Sequence[PathLike]) -> tuple[Registry, Source]:
@@ -222,7 +223,7 @@ def convert(
         if out is not None or overwrite or hash or not fsync:
             text = "a conversion in place has no other output, overwrites and hashes nothing, and waits for the disk"
             raise UsageError(text, code="usage", next="ckptmorph convert DRAFTER --in-place --to NAME")
-        return convert_in_place(_registry(schema_path), Path(drafter), wish)
+        return convert_in_place(_registry(schema_path), drafter, wish)
     if out is None:
         raise UsageError(
             "no output is named", code="missing-argument", next="give a folder, or convert in place"

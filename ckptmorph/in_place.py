@@ -23,7 +23,7 @@ from ckptmorph.plans import Bytes, OutFile, Plan, Report, TensorStep, carried_ou
 from ckptmorph.provenance import dump, output_identity, unpack
 from ckptmorph.schema.registry import Registry
 from ckptmorph.selfcheck import checked
-from ckptmorph.sources import Source, Wish, open_source
+from ckptmorph.sources import PathLike, Source, Wish, open_source, path_of
 from ckptmorph.storage import journal
 from ckptmorph.storage.files import (
     close_quietly,
@@ -83,13 +83,13 @@ class _Staged(Folder, frozen=True):
             return pread_exactly(fd, offset + start, offset + stop, path)
 
 
-def convert_in_place(registry: Registry, drafter: Path, wish: Wish) -> Report:
+def convert_in_place(registry: Registry, drafter: PathLike, wish: Wish) -> Report:
     """Plan the conversion of a drafter and carry it out on the drafter itself.
 
     What an earlier one left in between is rolled back first. Raises as `place_of`, `execute_in_place`, and what
     opening and planning raise.
     """
-    place = place_of(drafter)
+    place = place_of(path_of(drafter))
     recovered = journal.recover(place)
     try:
         source = open_source(registry, open_folder(place), wish)

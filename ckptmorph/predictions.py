@@ -111,7 +111,7 @@ def engine_at(engine: Engine, release: str | None) -> EngineAt:
     if version is None:
         raise ValueError(f"{release!r} is not a version")
     same = next((r for r in engine.releases if parse_version(r) == version), None)
-    return EngineAt(engine, release, same or nearest(release, engine.releases))
+    return EngineAt(engine, same or release, same or nearest(release, engine.releases))
 
 
 def coverage(treated: Iterable[Treated]) -> Coverage:

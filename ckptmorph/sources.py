@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import Struct, ValidationError, convert, field
 from msgspec.structs import replace
 
 from ckptmorph.canonical import Drafter, Request
@@ -72,25 +73,54 @@ def wish_for(
     accept: Iterable[str] = (),
     max_shard_size: int | str | None = None,
 ) -> Wish:
-    """What the user asks for, from the arguments of a verb."""
-    return Wish(
-        to=to,
-        from_=from_,
-        layout=layout,
-        target=None if target is None else _target_path(target),
-        target_arch=target_arch,
-        facts={name: _text(value) for name, value in (facts or {}).items()},
-        aux_states=tuple(aux_states) if aux_states is not None else None,
-        aux_layers=tuple(aux_layers) if aux_layers is not None else None,
-        assume_default=assume_default,
-        accept=tuple(accept),
-        max_shard_size=None if max_shard_size is None else byte_count(max_shard_size),
-    )
+    """What the user asks for, from the arguments of a verb.
+
+    Raises:
+        UsageError: ``bad-argument`` for one of another type, ``bad-size``.
+    """
+    said = dict(facts) if isinstance(facts, Mapping) else facts or {}
+    given = {
+        "to": to,
+        "from_": from_,
+        "layout": layout,
+        "target": None if target is None else _target_path(target),
+        "target_arch": target_arch,
+        "facts": {n: _text(v) for n, v in said.items()} if isinstance(said, dict) else said,
+        "aux_states": _several(aux_states),
+        "aux_layers": _several(aux_layers),
+        "assume_default": assume_default,
+        "accept": _several((accept,) if isinstance(accept, str) else accept),
+        "max_shard_size": None if max_shard_size is None else byte_count(max_shard_size),
+    }
+    try:
+        return convert(given, Wish)
+    except ValidationError as exc:
+        what, _, where = str(exc).partition(" - at ")
+        name = where.strip("`$.").partition("[")[0] or "facts"
+        raise UsageError(f"{name}: {what[:1].lower()}{what[1:]}", code="bad-argument", where=name) from None
+
+
+def _several(values: Any) -> Any:
+    """Any iterable as a tuple; what is none is left for the type to be checked."""
+    return tuple(values) if isinstance(values, Iterable) and not isinstance(values, str) else values
+
+
+def path_of(path: Any) -> Path:
+    """A path given by the caller. Raises UsageError ``bad-argument`` for anything else."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise UsageError(f"{path!r} is no path", code="bad-argument")
+    return Path(path)
+
+
+def paths_of(paths: Any) -> tuple[Path, ...]:
+    """Paths given by the caller; one that stands alone is meant, too. Raises UsageError ``bad-argument``."""
+    alone = isinstance(paths, (str, os.PathLike)) or not isinstance(paths, Iterable)
+    return tuple(map(path_of, (paths,) if alone else paths))
 
 
 def _target_path(target: PathLike) -> Path:
     """As a path. One that begins with a dot is no name on the Hub, which ``Path`` would forget."""
-    path = Path(target)
+    path = path_of(target)
     dotted = isinstance(target, str) and target.startswith("./")
     return Path.cwd() / path if dotted and not path.exists() else path
 
@@ -175,7 +205,7 @@ def split_release(text: str) -> tuple[str, str | None]:
 
 def drafter_folder(registry: Registry, path: Path | str) -> Folder:
     """The checkpoint at a path. Of several models in it the one that is a drafter is meant, if it is the only one."""
-    return open_folder(Path(path), prefers=partial(telling, registry), inner=inner_folders(registry))
+    return open_folder(path_of(path), prefers=partial(telling, registry), inner=inner_folders(registry))
 
 
 def open_source(registry: Registry, folder: Folder, wish: Wish) -> Source:
