@@ -89,7 +89,9 @@ def restore(out: Path) -> Path:
     backup = backup_of(target)
     if os.path.islink(backup) or not os.path.isdir(backup):
         raise UsageError(
-            f"There is no backup {backup}.",
+            f"There is no backup of {target}, neither in it nor beside it ({backup.name})."
+            if os.path.lexists(target)
+            else f"There is no {target}, and no backup of it.",
             code="no-backup",
             where=str(target),
             next="only what was converted with --overwrite or --in-place can be restored",
