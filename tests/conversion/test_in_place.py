@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -113,19 +114,31 @@ def test_there_and_back_in_place_is_the_same_drafter(drafter: Path) -> None:
 
 
 def test_time_does_not_grow_with_the_file(tmp_path: Path) -> None:
-    """CPU, not wall time: 8 GB of holes against nearly nothing. No more than 0.1 s lies between them."""
+    """CPU, not wall time: 8 GB of holes against nearly nothing. No more than 0.1 s lies between them.
+
+    The best of several: on a busy machine CPU time swings, too. And without looking for cycles among all that the tests
+    before left in this process, which any long list sets off.
+    """
     small = Geometry(H=64, V=1000, I=64, heads=4, hd=16)
     large = Geometry(H=8192, T=8192, V=300_000, I=49152, heads=64, hd=128)
-    spent = []
-    for name, geo in [("warm", small), ("small", small), ("large", large)]:
-        folder = sparse(tmp_path / name, speculators_shapes(geo), geo)
-        began = time.process_time()
-        api.convert(folder, to="vllm", in_place=True)
-        spent.append(time.process_time() - began)
-        size = (folder / "model.safetensors").stat().st_size
-        api.restore(folder)
+    folders = {
+        name: sparse(tmp_path / name, speculators_shapes(geo), geo)
+        for name, geo in (("small", small), ("large", large))
+    }
+    spent: dict[str, list[float]] = {name: [] for name in folders}
+    gc.disable()
+    try:
+        for _ in range(4):
+            for name, folder in folders.items():
+                began = time.process_time()
+                api.convert(folder, to="vllm", in_place=True)
+                spent[name].append(time.process_time() - began)
+                size = (folder / "model.safetensors").stat().st_size
+                api.restore(folder)
+    finally:
+        gc.enable()
     assert size > 7 << 30
-    assert spent[2] - spent[1] < 0.1
+    assert min(spent["large"]) - min(spent["small"]) < 0.1
 
 
 def test_a_rewritten_folder_is_found_by_restore_before_an_overwritten_one(
