@@ -515,6 +515,14 @@ def test_nulls(release: str, field: str, steps: Steps) -> None:
     assert refused == ({field} if step(steps, release) else set())
 
 
+@pytest.mark.parametrize("release", ["0.5.14", "0.5.23"])
+def test_a_null_for_the_width_of_values_is_the_width_of_rotary_rows(release: str) -> None:
+    """ModelConfig puts the head_dim of the config class in its place: that is qk_rope_head_dim, and 64 without one."""
+    for width, wanted in ((4, 4), (ABSENT, 64)):
+        said = edited(config(ONE), {"v_head_dim": None, "qk_rope_head_dim": width})
+        assert look("sglang", release, shapes(ONE), said).facts["v_head_dim"].value == wanted
+
+
 @pytest.mark.parametrize("release", EDGES)
 @pytest.mark.parametrize("field", ["num_experts_per_tok", "n_group", "topk_group"])
 def test_nulls_that_only_experts_mind(release: str, field: str) -> None:
