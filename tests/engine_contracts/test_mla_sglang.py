@@ -208,6 +208,7 @@ def test_a_null_for_the_width_of_values(release: str) -> None:
 def test_a_null_for_the_states_counts_as_false(release: str) -> None:
     said = edited(config(ONE), {"eagle_config.use_aux_hidden_state": None})
     assert look("sglang", release, shapes(ONE), said).facts["use_aux_hidden_state"].value is False
+    assert "fc-bypassed" in codes(look("sglang", release, shapes(ONE), said, drafter=meaning(ONE)))
 
 
 @pytest.mark.parametrize("release", EDGES)
