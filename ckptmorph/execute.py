@@ -22,7 +22,7 @@ from ckptmorph.provenance import (
 from ckptmorph.schema.registry import Registry
 from ckptmorph.selfcheck import checked, reopened
 from ckptmorph.sources import Source
-from ckptmorph.storage.files import os_errors, reading
+from ckptmorph.storage.files import os_errors, reading, source_changed
 from ckptmorph.storage.folder import Folder
 from ckptmorph.storage.header import encode_header
 from ckptmorph.storage.links import real_files
@@ -180,20 +180,27 @@ def _hashing(folder: Folder) -> Iterator[Callable[[], dict[str, str]]]:
     pool = ThreadPoolExecutor(1)
     try:
         known = {name: folder.blob_sha256(name) for name in folder.headers}
-        coming = {
-            name: pool.submit(_sha256, folder.file_path(name), ended)
-            for name, digest in known.items()
-            if digest is None
-        }
+        paths = {name: folder.file_path(name) for name, digest in known.items() if digest is None}
+        # As they are before anything is copied: what changes later must not have the hash of what was copied.
+        seen = {name: _state(path) for name, path in paths.items()}
+        coming = {name: pool.submit(_sha256, path, ended, seen[name]) for name, path in paths.items()}
         yield lambda: {name: digest or coming[name].result() for name, digest in known.items()}
     finally:
         ended.set()
         pool.shutdown(cancel_futures=True)
 
 
-def _sha256(path: Path, ended: Event) -> str:
+def _state(path: Path | int) -> tuple[int, ...]:
+    status = os.stat(path)
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _sha256(path: Path, ended: Event, seen: tuple[int, ...]) -> str:
+    """Of a file that is still as it was ``seen``. Raises IOFailure ``source-changed``, or what reading raises."""
     digest = hashlib.sha256()
     with reading(path) as fd, os_errors(path, "read"):
         while not ended.is_set() and (chunk := os.read(fd, 1 << 20)):
             digest.update(chunk)
+        if not ended.is_set() and (_state(fd) != seen or _state(path) != seen):
+            raise source_changed(path)
     return digest.hexdigest()

@@ -115,7 +115,10 @@ def _harmless(text: str, *, colours: bool) -> str:
 
 
 def _visible(text: str) -> str:
-    return "".join(c if c not in _HARMFUL else c.encode("unicode_escape").decode("ascii") for c in text)
+    # Those above the space are not escaped in JSON, and come here in the way that JSON spells them.
+    return "".join(
+        c if c not in _HARMFUL else f"\\u{ord(c):04x}" if c > " " else f"\\x{ord(c):02x}" for c in text
+    )
 
 
 # Control characters of both sets, and those that turn the direction of a line around.

@@ -256,6 +256,12 @@ def test_the_escape_codes_of_a_stranger_are_shown_not_obeyed(tmp_path: Path) -> 
 BAR = "import ckptmorph.cli.progress as progress\nprogress.SMALL = 0\n"
 
 
+@pytest.mark.parametrize("text", ["\x7f", "\x85\x9b31m", f"{ESCAPE}[31m", "\u202e", "\0"])
+def test_json_stays_json_with_control_characters_in_it(text: str, tmp_path: Path) -> None:
+    source = edit_config(copy_of(DRAFTER, tmp_path / "in"), speculators_version=f"0.3{text}")
+    assert json.loads(run("inspect", source, "--json").out)["version"] == f"0.3{text}"
+
+
 def test_progress_on_a_terminal(tmp_path: Path) -> None:
     args = command("convert", DRAFTER, tmp_path / "out", "--to", ENGINE, driver=BAR)
     code, shown, data = on_terminal(args, environment(), stdout=False, stderr=True)

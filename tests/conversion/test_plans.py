@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -78,6 +80,22 @@ def test_a_hub_cache_knows_the_hashes_already(
     assert report.source_hashes == {"model.safetensors": "ab" * 32}
 
 
+@pytest.mark.parametrize("change", [lambda p: os.truncate(p, 100), lambda p: p.write_bytes(b"x"), Path.touch])
+def test_a_source_that_changes_while_it_is_hashed_has_no_hash(
+    drafter: Path, change: Callable[[Path], None]
+) -> None:
+    weights = drafter / "model.safetensors"
+    seen = execute._state(weights)
+    assert (
+        execute._sha256(weights, threading.Event(), seen) == hashlib.sha256(weights.read_bytes()).hexdigest()
+    )
+    os.utime(weights, ns=(1, 1))
+    change(weights)
+    with pytest.raises(IOFailure) as caught:
+        execute._sha256(weights, threading.Event(), seen)
+    assert caught.value.code == "source-changed"
+
+
 def test_hashing_ends_with_a_conversion_that_fails(
     drafter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,7 +107,7 @@ def test_hashing_ends_with_a_conversion_that_fails(
         assert begun.wait(60)
         raise IOFailure("full", code="no-space")
 
-    def endless(path: Path, end: threading.Event) -> str:
+    def endless(path: Path, end: threading.Event, seen: object) -> str:
         begun.set()
         ended.append(end.wait(60))
         return ""
