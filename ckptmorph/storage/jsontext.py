@@ -16,6 +16,8 @@ MAX_JSON = 20_000_000
 
 # 64-bit numbers have 20 digits. Turning digits into an int takes quadratic time, hence a limit.
 _MAX_DIGITS = 100
+# What is read is copied, compared and written by functions that call themselves; no config comes near it.
+_DEEPEST = 100
 _UTF8_BOM = b"\xef\xbb\xbf"
 
 
@@ -95,7 +97,22 @@ def parse_object(data: bytes, where: str) -> dict[str, Any]:
         strict.refuse("json-encoding", "holds half of a surrogate pair")
     if not isinstance(value, dict):
         strict.refuse("json-not-object", "does not hold a JSON object")
+    if text.count("[") + text.count("{") > _DEEPEST and _is_deep(value):
+        strict.refuse("json-too-deep", "is nested too deeply")
     return value
+
+
+def _is_deep(value: Any) -> bool:
+    """Whether a value is nested so deeply that copying or comparing it might exceed Python's own limit."""
+    level = [value]
+    for _ in range(_DEEPEST):
+        level = [
+            item
+            for one in level
+            for item in (one.values() if isinstance(one, dict) else one)
+            if isinstance(item, (dict, list))
+        ]
+    return bool(level)
 
 
 def load_json(path: Path) -> tuple[dict[str, Any], bytes]:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from ckptmorph.errors import CkptmorphError, InputError
 from ckptmorph.storage.folder import load_json
+from ckptmorph.storage.jsontext import parse_object
 
 
 def test_returns_the_object_and_its_bytes(tmp_path: Path) -> None:
@@ -43,6 +44,8 @@ def test_a_byte_order_mark_is_tolerated_and_kept_in_the_bytes(tmp_path: Path) ->
         ('{"a": 1}'.encode("utf-16"), "json-encoding"),
         (b'{"a": ' + b"[" * 200_000 + b"]" * 200_000 + b"}", "json-too-deep"),
         (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, "json-too-deep"),
+        (b'{"a": ' + b"[" * 100 + b"]" * 100 + b"}", "json-too-deep"),
+        (b'{"a":' * 101 + b"1" + b"}" * 101, "json-too-deep"),
     ],
 )
 def test_refusals(tmp_path: Path, text: bytes, code: str) -> None:
@@ -121,3 +124,8 @@ def test_random_input_never_crashes(tmp_path: Path, content: bytes) -> None:
         load_json(path)
     except CkptmorphError as exc:
         assert exc.exit_code == 3
+
+
+def test_what_is_nested_less_deeply_is_read() -> None:
+    text = b'{"a": ' + b"[" * 99 + b"]" * 99 + b', "b": [' + b"[]," * 300 + b"[]]}"
+    assert len(parse_object(text, "config.json")["b"]) == 301
