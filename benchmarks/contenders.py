@@ -25,6 +25,11 @@ if durable == "yes":
 """
 
 
+def renaming(source: Path, out: Path) -> list[str]:
+    """Our command for a conversion that only renames."""
+    return [sys.executable, "-m", "ckptmorph", "convert", str(source), str(out), "--to", ENGINE]
+
+
 @dataclass(frozen=True)
 class Contender:
     """One way. ``durable``: on disk when the command ends, not only in the page cache. ``ours`` prints a report."""
@@ -41,17 +46,7 @@ class Contender:
             script = '"$@" && sync "$0"/* "$0"'
             return ["sh", "-c", script, str(out), *copy]
         if self.ours:
-            command = [
-                sys.executable,
-                "-m",
-                "ckptmorph",
-                "convert",
-                str(source),
-                str(out),
-                "--to",
-                ENGINE,
-                "--json",
-            ]
+            command = [*renaming(source, out), "--json"]
             return command if self.durable else [*command, "--no-fsync"]
         return [sys.executable, "-c", RENAME, str(source), str(out), "yes" if self.durable else "no"]
 

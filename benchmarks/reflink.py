@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 
-from benchmarks.contenders import ENGINE
+from benchmarks.contenders import ENGINE, renaming
 from benchmarks.measure import drafter_of, run, say
 from benchmarks.section import Bar, Section, Setting
 
@@ -95,17 +95,7 @@ def _row(folder: Path, size: int, runs: int) -> tuple[tuple[str, ...], float]:
     weights = source / "model.safetensors"
     commands = {
         "timed": [sys.executable, "-c", TIMED, str(source), str(out), ENGINE],
-        "whole": [
-            sys.executable,
-            "-m",
-            "ckptmorph",
-            "convert",
-            str(source),
-            str(out),
-            "--to",
-            ENGINE,
-            "--no-fsync",
-        ],
+        "whole": [*renaming(source, out), "--no-fsync"],
         "shared": ["cp", "--reflink=always", str(weights), str(out)],
         "copied": ["cp", "--reflink=never", str(weights), str(out)],
     }

@@ -7,7 +7,7 @@ import hashlib
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -211,9 +211,14 @@ def _make_writable(folder: Path) -> None:
 
 def sha256_of(path: Path) -> str:
     """Of a file's bytes."""
-    found = hashlib.sha256()
     with reading(path) as fd:
-        size = os.fstat(fd).st_size
-        for at in range(0, size, 1 << 20):
-            found.update(pread_exactly(fd, at, min(at + (1 << 20), size), path))
+        return sha256_of_ranges(fd, [(0, os.fstat(fd).st_size)], path)
+
+
+def sha256_of_ranges(fd: int, ranges: Iterable[tuple[int, int]], path: Path) -> str:
+    """Of parts of an open file, one after the other. ``path`` names it in errors."""
+    found = hashlib.sha256()
+    for start, stop in ranges:
+        for at in range(start, stop, 1 << 20):
+            found.update(pread_exactly(fd, at, min(at + (1 << 20), stop), path))
     return found.hexdigest()

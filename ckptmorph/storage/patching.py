@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import stat
 from collections.abc import Iterable, Iterator
@@ -13,7 +12,7 @@ from msgspec import Meta
 
 from ckptmorph.errors import UsageError
 from ckptmorph.findings import Value
-from ckptmorph.storage.files import close_quietly, os_errors, pread_exactly, reading
+from ckptmorph.storage.files import close_quietly, os_errors, pread_exactly, reading, sha256_of_ranges
 from ckptmorph.storage.ladder import write_all
 from ckptmorph.storage.unfinished import BACKUP
 
@@ -131,7 +130,7 @@ def check(folder: Path, file: Patched, mixed: bool) -> None:
     fd = open_own(path, file.size)
     try:
         now = pread_exactly(fd, 0, file.header, path)
-        if not mixed and file.digest and file.digest != _digest(fd, file, path):
+        if not mixed and file.digest and file.digest != sha256_of_ranges(fd, file.tensors, path):
             raise changed_since(path)
     finally:
         close_quietly(fd)
@@ -142,14 +141,6 @@ def check(folder: Path, file: Patched, mixed: bool) -> None:
     pairs = zip(now, zip(*sides, strict=True), strict=True)
     if now not in sides and not (mixed and all(byte in pair for byte, pair in pairs)):
         raise changed_since(path)
-
-
-def _digest(fd: int, file: Patched, path: Path) -> str:
-    found = hashlib.sha256()
-    for start, stop in file.tensors:
-        for at in range(start, stop, _WINDOW):
-            found.update(pread_exactly(fd, at, min(at + _WINDOW, stop), path))
-    return found.hexdigest()
 
 
 def changed_since(path: Path) -> UsageError:
