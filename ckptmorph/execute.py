@@ -190,8 +190,10 @@ def _hashing(folder: Folder) -> Iterator[Callable[[], dict[str, str]]]:
         pool.shutdown(cancel_futures=True)
 
 
-def _state(path: Path | int) -> tuple[int, ...]:
-    status = os.stat(path)
+def _state(path: Path, fd: int | None = None) -> tuple[int, ...]:
+    """Of what is at ``path`` now, or of what was opened there."""
+    with os_errors(path, "look at"):
+        status = os.stat(path if fd is None else fd)
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
@@ -201,6 +203,6 @@ def _sha256(path: Path, ended: Event, seen: tuple[int, ...]) -> str:
     with reading(path) as fd, os_errors(path, "read"):
         while not ended.is_set() and (chunk := os.read(fd, 1 << 20)):
             digest.update(chunk)
-        if not ended.is_set() and (_state(fd) != seen or _state(path) != seen):
+        if not ended.is_set() and (_state(path, fd) != seen or _state(path) != seen):
             raise source_changed(path)
     return digest.hexdigest()

@@ -17,6 +17,7 @@ from ckptmorph.schema.models import Algorithm, Layout
 from ckptmorph.schema.registry import builtin_folder, load_registry
 from ckptmorph.schema.versions import newest
 from ckptmorph.schema.written import as_written, file_data, text_of
+from ckptmorph.storage.files import is_file
 
 SCHEMA: Literal["ckptmorph.schemas/1"] = "ckptmorph.schemas/1"
 
@@ -105,7 +106,7 @@ def checked(file: Path, schema_path: Sequence[Path] = ()) -> SchemaChecked:
 
     A file that is itself one of the schemas in force is only checked where it stands.
     """
-    if not file.is_file():
+    if not is_file(file):
         raise UsageError(f"there is no file {file}", code="no-schema-file", where=str(file))
     kind: str | None = None
     try:

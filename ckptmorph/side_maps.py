@@ -13,6 +13,7 @@ from ckptmorph.matching import strip_prefixes
 from ckptmorph.schema.models import Layout
 from ckptmorph.schema.registry import Registry
 from ckptmorph.schema.training import SideMap
+from ckptmorph.storage.files import is_file, size_of
 from ckptmorph.storage.folder import Folder
 from ckptmorph.storage.header import Header, TensorInfo
 from ckptmorph.storage.links import contained
@@ -81,7 +82,7 @@ def _files(registry: Registry, place: Path) -> dict[str, list[SideMap]]:
     found: dict[str, list[SideMap]] = {}
     for training in registry.trainings.values():
         for line in training.side_maps:
-            if os.path.isfile(place / line.file):
+            if is_file(place / line.file):
                 found.setdefault(line.file, []).append(line)
     return found
 
@@ -99,4 +100,4 @@ def _read(
         (line.form for line in lines if line.form and names.get(line.kind) in {i.name for i in infos}), None
     )
     path = place / file
-    return header_of(path, os.stat(path).st_size, infos), form
+    return header_of(path, size_of(path), infos), form

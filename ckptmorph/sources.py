@@ -24,6 +24,7 @@ from ckptmorph.schema.models import Layout
 from ckptmorph.schema.registry import Registry
 from ckptmorph.side_maps import inner_folders, with_side_maps
 from ckptmorph.storage.beside import Beside
+from ckptmorph.storage.files import mode_of
 from ckptmorph.storage.folder import Folder, open_folder
 from ckptmorph.target import Target, read_target
 
@@ -122,7 +123,7 @@ def _target_path(target: PathLike) -> Path:
     """As a path. One that begins with a dot is no name on the Hub, which ``Path`` would forget."""
     path = path_of(target)
     dotted = isinstance(target, str) and target.startswith("./")
-    return Path.cwd() / path if dotted and not path.exists() else path
+    return Path.cwd() / path if dotted and mode_of(path) is None else path
 
 
 def _text(value: Any) -> str:

@@ -14,7 +14,7 @@ from ckptmorph.errors import InputError, IOFailure, UsageError
 from ckptmorph.schema.models import TargetReading
 from ckptmorph.schema.paths import ABSENT, get_path
 from ckptmorph.storage import remote
-from ckptmorph.storage.files import os_errors
+from ckptmorph.storage.files import is_file, is_folder, mode_of, os_errors
 from ckptmorph.storage.jsontext import load_json
 from ckptmorph.storage.locate import WEIGHTS
 from ckptmorph.target_weights import LocalWeights, Weights
@@ -59,14 +59,14 @@ def read_target(path: Path | None, arch: str | None, reading: TargetReading) -> 
     """
     if path is None:
         return Target(architecture=arch, origin="--target-arch" if arch else "not given")
-    if path.exists() or (wanted := remote.repository(str(path))) is None:
+    if mode_of(path) is not None or (wanted := remote.repository(str(path))) is None:
         return replace(_local(path, arch, reading), place=path)
     return _repository(*wanted, arch, reading)
 
 
 def _local(path: Path, arch: str | None, reading: TargetReading) -> Target:
-    file = path / "config.json" if path.is_dir() else path
-    if not file.is_file():
+    file = path / "config.json" if is_folder(path) else path
+    if not is_file(file):
         raise UsageError(
             f"there is no target config at {file}",
             code="no-target",
@@ -75,7 +75,7 @@ def _local(path: Path, arch: str | None, reading: TargetReading) -> Target:
             "or --target-arch CLASS",
         )
     config, _ = load_json(file)
-    if not path.is_dir():
+    if file is path:
         return _target(config, arch, reading, str(file), f"config {file}", None)
     return _target(config, arch, reading, str(file), f"folder {path}", _weights_in(path))
 

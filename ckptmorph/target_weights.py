@@ -12,7 +12,7 @@ from msgspec import Struct, field
 
 from ckptmorph.errors import InputError
 from ckptmorph.schema.models import TargetReading
-from ckptmorph.storage.files import os_errors, pread_exactly, reading, source_changed
+from ckptmorph.storage.files import is_there, os_errors, pread_exactly, reading, source_changed
 from ckptmorph.storage.header import Header, TensorInfo, read_header
 from ckptmorph.storage.index import INDEX, weight_map
 from ckptmorph.storage.jsontext import load_json
@@ -65,8 +65,9 @@ class LocalWeights(Struct, dict=True):
 
     @cached_property
     def _index(self) -> dict[str, str] | None:
-        path = self.folder / INDEX
-        return weight_map(load_json(contained(self.folder, INDEX))[0]) if os.path.lexists(path) else None
+        with os_errors(self.folder, "look into"):
+            there = is_there(self.folder / INDEX)
+        return weight_map(load_json(contained(self.folder, INDEX))[0]) if there else None
 
     def files(self) -> Mapping[str, str | None]:
         """See `Weights`."""

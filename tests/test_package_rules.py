@@ -151,6 +151,64 @@ def test_the_search_for_offences_spares(source: str) -> None:
     assert not list(boundary_offences(source))
 
 
+LOOKING = frozenset({"is_file", "is_dir", "exists", "stat", "lstat"})
+GUARDS = frozenset({"os_errors", "reading", "suppress"})
+
+
+@pytest.mark.parametrize("path", PYTHON_FILES, ids=relative)
+def test_whoever_looks_at_a_file_says_what_happens_when_that_fails(path: Path) -> None:
+    """A disk that fails while a file is looked at is no fault of ours, and no "it is not there" either."""
+    lines = [f"{relative(path)}:{number}" for number in unguarded_looks(path.read_text("utf-8"))]
+    assert not lines, "use is_file, is_folder, mode_of or size_of of storage/files.py:\n" + "\n".join(lines)
+
+
+def unguarded_looks(source: str) -> Iterator[int]:
+    """Lines that ask the system about a file outside of anything that takes its OSError."""
+
+    def visit(node: ast.AST, guarded: bool) -> Iterator[int]:
+        if isinstance(node, ast.Call) and is_look(node) and not guarded:
+            yield node.lineno
+        if isinstance(node, ast.With) and any(is_guard(item.context_expr) for item in node.items):
+            guarded = True
+        if isinstance(node, ast.FunctionDef) and "OSError:" in (ast.get_docstring(node) or ""):
+            guarded = True  # it says that it raises one
+        takes = isinstance(node, ast.Try) and any("OSError" in ast.dump(h) for h in node.handlers)
+        for name, value in ast.iter_fields(node):
+            for child in value if isinstance(value, list) else [value]:
+                if isinstance(child, ast.AST):
+                    yield from visit(child, guarded or (takes and name == "body"))
+
+    return visit(ast.parse(source), False)
+
+
+def is_look(call: ast.Call) -> bool:
+    """Whether a call is that of ``os.stat(path)`` or ``path.is_file()``, whatever the path is called."""
+    called = call.func
+    of_os = isinstance(called, ast.Attribute) and last_name(called.value) == "os"
+    return isinstance(called, ast.Attribute) and called.attr in LOOKING and (of_os or not call.args)
+
+
+def is_guard(context: ast.expr) -> bool:
+    return isinstance(context, ast.Call) and last_name(context.func) in GUARDS
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("os.stat(path)", True),
+        ("if place.parent.is_file():\n    x", True),
+        ("try:\n    x\nexcept OSError:\n    path.exists()", True),
+        ("with os_errors(path, 'look at'):\n    os.stat(path)", False),
+        ("try:\n    os.stat(path)\nexcept (ValueError, OSError):\n    x", False),
+        ('def f(path):\n    """Look.\n\n    Raises:\n        OSError: x\n    """\n    os.lstat(path)', False),
+        ("is_file(path)", False),
+        ("tensor.exists(env)", False),
+    ],
+)
+def test_the_search_for_looks_finds_and_spares(source: str, found: bool) -> None:
+    assert bool(list(unguarded_looks(source))) is found
+
+
 def files_of_the_repository() -> list[Path]:
     """What git tracks, and what it would track: new files that are not ignored."""
     if shutil.which("git") is None or not (ROOT / ".git").exists():

@@ -25,8 +25,8 @@ def progress(drafter: Path, *, quiet: bool) -> Iterator[Callable[[int], None] | 
 
 def _size(drafter: Path) -> int:
     """Bytes of weights, as far as can be seen; what is wrong with a folder is for others to say."""
-    folder = drafter if drafter.is_dir() else drafter.parent
     try:
+        folder = drafter if drafter.is_dir() else drafter.parent
         return sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     except (OSError, ValueError):
         return 0

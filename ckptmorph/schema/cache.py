@@ -18,13 +18,17 @@ from typing import Any
 from msgspec import DecodeError, Raw, Struct
 from msgspec.json import decode, encode
 
+from ckptmorph.errors import CkptmorphError
+from ckptmorph.storage.files import os_errors, reading
+
 LIMIT = 2  # times as many files as are in use, for a second set of schemas; a cache that grew beyond is begun anew
 SETS = 8  # that passed; reading more than is needed costs every run
-VERSION = 2
+VERSION = 3
+LARGEST = 64 << 20  # bytes of the cache; what is larger was not written by us
 
 
 class Kept(Struct, frozen=True):
-    """The data of one file as JSON, and the digest of this JSON."""
+    """The data of one file as JSON, and the digest of this JSON together with that of the file (see `_seal`)."""
 
     sha256: str
     data: Raw
@@ -52,8 +56,9 @@ class Cache:
         self.path = None if os.environ.get("CKPTMORPH_NO_CACHE") else _path()
         self.content, self.new = Content(), False
         if self.path is not None:
-            with contextlib.suppress(OSError, ValueError, RecursionError):
-                held = decode(self.path.read_bytes(), type=Content)
+            # A cache that cannot be read, or is no regular file, is none.
+            with contextlib.suppress(CkptmorphError, ValueError, RecursionError):
+                held = decode(_read(self.path), type=Content)
                 if held.version == VERSION:
                     self.content = held
 
@@ -79,14 +84,14 @@ class Cache:
 
     def _sound(self, digest: str) -> Kept | None:
         kept = self.content.data.get(digest)
-        return kept if kept is not None and hashlib.sha256(kept.data).hexdigest() == kept.sha256 else None
+        return kept if kept is not None and _seal(digest, kept.data) == kept.sha256 else None
 
     def put(self, digest: str, data: Any) -> None:
         """Remember the data of a text, if JSON holds it (it has no infinite numbers)."""
         text = encode(data)
         if decode(text) != data:
             return
-        self.content.data[digest] = Kept(hashlib.sha256(text).hexdigest(), Raw(text))
+        self.content.data[digest] = Kept(_seal(digest, text), Raw(text))
         self.new = True
 
     def save(self, key: str, used: set[str]) -> None:
@@ -109,10 +114,25 @@ class Cache:
             there.replace(self.path)
 
 
+def _seal(digest: str, data: Raw | bytes) -> str:
+    """Of the data of one file: it holds for no other, so that data under a wrong digest are not believed."""
+    return hashlib.sha256(digest.encode() + b":" + bytes(data)).hexdigest()
+
+
+def _read(path: Path) -> bytes:
+    with reading(path) as fd:
+        if os.fstat(fd).st_size > LARGEST:
+            raise ValueError("too large")
+        with os.fdopen(fd, "rb", closefd=False) as file:
+            return file.read(LARGEST)
+
+
 def key_of(digests: Mapping[str, str]) -> str:
     """One key for a set of files and for the code that checks them."""
-    files = (e for e in os.scandir(Path(__file__).parent) if e.is_file())
-    code = sorted((e.name, e.stat().st_size, e.stat().st_mtime_ns) for e in files)
+    here = Path(__file__).parent
+    with os_errors(here, "list"):
+        files = (e for e in os.scandir(here) if e.is_file())
+        code = sorted((e.name, e.stat().st_size, e.stat().st_mtime_ns) for e in files)
     return hashlib.sha256(repr((sorted(digests.items()), code)).encode()).hexdigest()
 
 

@@ -22,6 +22,7 @@ from ckptmorph.schema.models import Algorithm, Entry, Fragment, Layout, Line, Ta
 from ckptmorph.schema.positions import Positions, later, load_yaml, text_of
 from ckptmorph.schema.quantised import Quantisation
 from ckptmorph.schema.training import Training
+from ckptmorph.storage.files import is_file, is_folder, os_errors
 
 T = TypeVar("T")
 
@@ -139,16 +140,17 @@ def builtin_folder() -> Path:
     """The folder of the schemas we ship: inside the wheel, or beside the package in a source checkout."""
     package = Path(__file__).resolve().parent.parent
     packed = package / "_schemas"
-    return packed if packed.is_dir() else package.parent / "schemas"
+    return packed if is_folder(packed) else package.parent / "schemas"
 
 
 def schema_files(folder: Path) -> list[Path]:
     """All schema files below a folder, sorted. Raises UsageError when the folder is none."""
-    if folder.is_file():
+    if is_file(folder):
         return [folder]
-    if not folder.is_dir():
+    if not is_folder(folder):
         raise UsageError(f"there is no schema folder {folder}", code="no-schema-folder", where=str(folder))
-    return sorted(p for p in folder.rglob("*.yaml") if p.is_file())
+    with os_errors(folder, "list"):
+        return sorted(p for p in folder.rglob("*.yaml") if p.is_file())
 
 
 def _key(value: Model) -> object:
@@ -245,7 +247,7 @@ def _files(extra: Iterable[Path]) -> Iterator[_File]:
     folders += [(f, str(f)) for f in (*plugins.folders(), *extra)]
     for folder, shown in folders:
         for path in schema_files(folder):
-            name = f"{shown}/{path.relative_to(folder).as_posix()}" if folder.is_dir() else shown
+            name = f"{shown}/{path.relative_to(folder).as_posix()}" if is_folder(folder) else shown
             text = text_of(path, name)
             yield _File(path, name, text, hashlib.sha256(text.encode("utf-8")).hexdigest())
 

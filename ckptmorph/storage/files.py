@@ -65,6 +65,24 @@ def is_there(path: Path) -> bool:
     return True
 
 
+def is_file(path: Path) -> bool:
+    """Whether ``path`` leads to a regular file. Raises IOFailure: it cannot be found out."""
+    mode = mode_of(path)
+    return mode is not None and stat.S_ISREG(mode)
+
+
+def is_folder(path: Path) -> bool:
+    """Whether ``path`` leads to a folder. Raises IOFailure: it cannot be found out."""
+    mode = mode_of(path)
+    return mode is not None and stat.S_ISDIR(mode)
+
+
+def size_of(path: Path) -> int:
+    """Bytes of the file that ``path`` leads to. Raises IOFailure: it cannot be looked at, or is gone."""
+    with os_errors(path, "look at"):
+        return os.stat(path).st_size
+
+
 def checked_path(path: str | os.PathLike[str]) -> Path:
     """``path`` as a Path that the operating system can take.
 

@@ -16,6 +16,7 @@ from ckptmorph.findings import Finding, note
 from ckptmorph.storage import recognise
 from ckptmorph.storage.files import (
     checked_path,
+    is_file,
     mode_of,
     os_errors,
     pread_exactly,
@@ -145,7 +146,7 @@ def open_folder(
     within: list[Finding] = []
     if CONFIG not in names and not has_weights(names):
         for name in inner:
-            if (folder / name / CONFIG).is_file():
+            if is_file(folder / name / CONFIG):
                 text = f"{folder} is the folder of a trainer; the drafter is in {name}."
                 within = [note("inner-folder", text, where=name)]
                 folder = folder / name

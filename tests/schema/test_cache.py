@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from ckptmorph.errors import SchemaError
+from ckptmorph.schema import cache as cache_module
 from ckptmorph.schema import registry as registry_module
 from ckptmorph.schema.positions import Positions
 from ckptmorph.schema.registry import Registry, builtin_folder, load_registry
@@ -78,13 +79,13 @@ def test_a_fault_between_files_has_its_line_even_when_all_were_known(
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"{", b"[]", b'{"version": 2}', b'{"version": 9, "data": {}}', b"\xff"]
+    "content", [b"", b"{", b"[]", b'{"version": 3}', b'{"version": 9, "data": {}}', b"\xff"]
 )
 def test_a_broken_cache_is_no_fault(kept: Path, content: bytes) -> None:
     kept.parent.mkdir(parents=True)
     kept.write_bytes(content)
     assert load().engines
-    assert json.loads(kept.read_bytes())["version"] == 2
+    assert json.loads(kept.read_bytes())["version"] == cache_module.VERSION
 
 
 def kept_as(data: object) -> dict[str, object]:
@@ -177,3 +178,42 @@ def test_data_of_former_files_does_not_pile_up(kept: Path) -> None:
     digests = set(load().digests.values())
     held = json.loads(kept.read_bytes())
     assert set(held["data"]) == digests and len(held["passed"]) == 1
+
+
+@pytest.mark.parametrize("what", ["fifo", "folder", "huge", "dangling"])
+def test_a_cache_that_is_no_file_of_ours_is_none(kept: Path, what: str) -> None:
+    kept.parent.mkdir(parents=True)
+    if what == "fifo":
+        os.mkfifo(kept)  # opening it would wait for a writer
+    elif what == "folder":
+        kept.mkdir()
+    elif what == "dangling":
+        kept.symlink_to("nowhere")
+    else:
+        with kept.open("wb") as file:
+            file.truncate(1 << 40)  # holes: reading it whole would take all memory
+    assert set(load().layouts)
+
+
+def test_data_under_the_digest_of_another_file_are_not_believed(kept: Path) -> None:
+    right = load()
+    content = json.loads(kept.read_text())
+    layouts = [
+        digest
+        for digest, held in content["data"].items()
+        if "layout" in held["data"] and "names" in held["data"]
+    ]
+    one, other = layouts[:2]
+    content["data"][one], content["data"][other] = content["data"][other], content["data"][one]
+    kept.write_text(json.dumps(content))
+    again = load()
+    assert again.layouts == right.layouts and again.origins == right.origins
+
+
+def test_the_test_of_digests_holds(kept: Path) -> None:
+    """The swap above is seen by the seal, not by another check: with its seal made for the place it would count."""
+    load()
+    content = json.loads(kept.read_text())
+    digest, held = next(iter(content["data"].items()))
+    raw = msgspec.json.encode(held["data"])
+    assert cache_module._seal(digest, raw) != cache_module._seal("0" * 64, raw)
