@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 from msgspec import Struct
@@ -11,7 +12,6 @@ from msgspec import Struct
 from ckptmorph.schema.expr import Expr, ExprError, Unknown, holds, parse
 from ckptmorph.schema.models import Algorithm, Name, Tensor
 from ckptmorph.schema.template import Template, template
-from ckptmorph.schema.versions import covers
 
 MAX_INDEX = 4096
 MAX_GAP = 64  # a family whose next member is further away has ended
@@ -36,21 +36,38 @@ class Canon(Struct, frozen=True):
 
     def shape(self, env: Mapping[str, Any]) -> tuple[int, ...] | None:
         """The shape under ``env``, or None when a symbol is unknown."""
-        sizes = [expr.known({**env, **self.index}) for expr in self.shape_exprs()]
+        here = {**env, **self.index}
+        sizes = [expr.known(here) for expr in self.shape_exprs()]
         known = [int(size) for size in sizes if size is not None]
         return tuple(known) if len(known) == len(sizes) else None
 
 
 def enumerate_tensors(
     hub: Algorithm, counts: Mapping[str, int], only: Iterable[str] | None = None
-) -> list[Canon]:
+) -> Sequence[Canon]:
     """Every canonical tensor for the given index counts (by dimension symbol), in the hub's order.
 
     Families over an index whose count is not known yet are left out; ``where`` conditions are applied, ``when``
     and ``shown`` are not (they need facts). ``only``: no others than these families.
     """
+    if only is not None:
+        return _enumerated(hub, counts, {family: hub.tensors[family] for family in only})
+    # Reading, writing and predicting ask for the same ones; the answer is as immutable as the schema.
+    for known, by, found in tuple(_recent):
+        if known is hub and by == counts:
+            return found
+    found = _enumerated(hub, counts, hub.tensors)
+    _recent.appendleft((hub, dict(counts), found))
+    return found
+
+
+#: Few, because each may hold thousands of tensors.
+_recent: deque[tuple[Algorithm, dict[str, int], list[Canon]]] = deque(maxlen=2)
+
+
+def _enumerated(hub: Algorithm, counts: Mapping[str, int], families: Mapping[str, Tensor]) -> list[Canon]:
     out: list[Canon] = []
-    for family, spec in hub.tensors.items() if only is None else [(f, hub.tensors[f]) for f in only]:
+    for family, spec in families.items():
         parsed = template(family)
         for index in _indices(hub, parsed, counts):
             if spec.where is None or parse(spec.where).truth(index):
@@ -115,10 +132,60 @@ def parts_of(hub: Algorithm, line: Name) -> list[Tensor]:
     return [hub.tensors[family] for family in families]
 
 
-def spelling(line: Name, canon: Canon, env: Mapping[str, Any]) -> Spelling | None:
-    """The spelling of ``canon`` by this line, or None when the line does not cover it."""
-    if line.where is not None and not _holds(line.where, _env(parse(line.where).names, canon, env)):
-        return None
+class Way(Struct, frozen=True):
+    """A name line as it is about one family: which holds for all members alike is worked out once, see `_way`.
+
+    Attributes:
+        where: the line's condition on a member.
+        names: templates of the name written and of the others read, where all members are covered in the same way.
+            None: each member has to be looked at.
+    """
+
+    line: Name
+    where: Expr | None
+    names: tuple[Template | None, tuple[Template, ...]] | None
+
+    def spelling(self, canon: Canon, env: Mapping[str, Any]) -> Spelling | None:
+        """The spelling of a member of the family, or None when the line does not cover it."""
+        if self.where is not None and not _true(self.where, _env(self.where.names, canon, env)):
+            return None
+        if self.names is None:
+            return _spelling(self.line, canon, env)
+        name, also = self.names
+        return Spelling(
+            self.line,
+            None if name is None else name.fill(_env(name.indices, canon, env)),
+            tuple(other.fill(_env(other.indices, canon, env)) for other in also),
+        )
+
+
+def _way(line: Name, family: str) -> Way:
+    where = None if line.where is None else parse(line.where)
+    return Way(line, where, _alike(line, family))
+
+
+def _alike(line: Name, family: str) -> tuple[Template | None, tuple[Template, ...]] | None:
+    """The names for any member as templates over its indices, if the line covers all members by the same text."""
+    for text in [line.tensor] if line.tensor is not None else line.tensors:
+        head = text.removesuffix("*")
+        if text != family and not (head != text and family.startswith(head)):
+            if "{" in family and "{" not in text:
+                return None  # the name of one member, or the start of some
+            continue
+        rest = "" if text == family else family[len(head) :]
+        try:
+            name = None if line.name is None else _with_rest(line.name, rest)
+            return name, tuple(_with_rest(also, rest) for also in line.also_read)
+        except ExprError:  # such as two indices side by side, which can be filled but not told apart
+            return None
+    return None
+
+
+def _with_rest(text: str, rest: str) -> Template:
+    return template(text[:-1] + rest if text.endswith("*") else text)
+
+
+def _spelling(line: Name, canon: Canon, env: Mapping[str, Any]) -> Spelling | None:
     for text in [line.tensor] if line.tensor is not None else line.tensors:
         rest = _rest(text, canon)
         if rest is not None:
@@ -149,52 +216,44 @@ def may_cover(line: Name, family: str) -> bool:
     return False
 
 
-class ByFamily(dict[str, list[Name]]):
+class ByFamily(dict[str, list[Way]]):
     """Name lines by the family of tensors that they can be about, which mostly are one or two of many lines."""
 
     def __init__(self, lines: Iterable[Name]) -> None:
         super().__init__()
         self._lines = list(lines)
 
-    def __missing__(self, family: str) -> list[Name]:
-        found = self[family] = [line for line in self._lines if may_cover(line, family)]
+    def __missing__(self, family: str) -> list[Way]:
+        found = self[family] = [_way(line, family) for line in self._lines if may_cover(line, family)]
         return found
 
 
-def _holds(text: str, env: Mapping[str, Any]) -> bool:
+def _true(condition: Expr, env: Mapping[str, Any]) -> bool:
     try:
-        return parse(text).truth(env)
+        return condition.truth(env)
     except (Unknown, ExprError):
         return False
 
 
-def written_as(
-    lines: Iterable[Name], canon: Canon, env: Mapping[str, Any], release: str | None = None
-) -> Spelling | None:
+def written_as(ways: Iterable[Way], canon: Canon, env: Mapping[str, Any]) -> Spelling | None:
     """The first spelling that holds for writing (``when`` is evaluated)."""
-    for line in lines:
-        if not covers(line.versions, release):
+    for way in ways:
+        if way.line.when is not None and not _true(parse(way.line.when), env):
             continue
-        if line.when is not None and not _holds(line.when, env):
-            continue
-        found = spelling(line, canon, env)
+        found = way.spelling(canon, env)
         if found is not None:
             return found
     return None
 
 
-def read_as(
-    lines: Iterable[Name], canon: Canon, env: Mapping[str, Any], release: str | None = None
-) -> list[Spelling]:
+def read_as(ways: Iterable[Way], canon: Canon, env: Mapping[str, Any]) -> list[Spelling]:
     """All spellings that may be met when reading: every covering line up to the first unconditional one."""
     out: list[Spelling] = []
-    for line in lines:
-        if not covers(line.versions, release):
-            continue
-        found = spelling(line, canon, env)
+    for way in ways:
+        found = way.spelling(canon, env)
         if found is not None:
             out.append(found)
-            if line.when is None:
+            if way.line.when is None:
                 break
     return out
 

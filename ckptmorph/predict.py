@@ -7,7 +7,7 @@ facts), the names it accepts, and its policies for names it does not know and pa
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from math import prod
 from typing import Any, Literal, cast
@@ -131,7 +131,7 @@ class TensorPrediction:
         return {name: str(canon.spec.shown) for canon in hidden for name in self._accepted(canon)}
 
     @cached_property
-    def _all(self) -> list[Canon]:
+    def _all(self) -> Sequence[Canon]:
         return enumerate_tensors(self.hub, self.looked_at)
 
     @cached_property
@@ -173,7 +173,12 @@ class TensorPrediction:
 
     def _loaded(self, canon: Canon, name: str, provided: Provided | None) -> Treated:
         got, expected = tuple(self.tensors[name].shape), canon.shape(self.env)
-        if any(s.line.concat is not None or s.line.shape is not None for s in self._spellings(canon)):
+        other_form = any(
+            w.line.concat is not None or w.line.shape is not None for w in self.lines[canon.family]
+        )
+        if other_form and any(
+            s.line.concat is not None or s.line.shape is not None for s in self._spellings(canon)
+        ):
             expected = None  # stored in another form; the layout's own reading has checked its shape
         if provided is not None and (provided.skipped or provided.if_present == "dropped"):
             expected = None  # nothing looks at it

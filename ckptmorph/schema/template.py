@@ -39,8 +39,22 @@ class Template(Struct, frozen=True, dict=True):
         """
         if not self.indices:
             return self.text[:-1] + rest if self.tail else self.text
+        if self._single is not None:
+            head, index, after = self._single
+            number = env.get(index)
+            if type(number) is int and 0 <= number < 10**MAX_DIGITS:
+                return f"{head}{number}{after}{rest}" if self.tail else f"{head}{number}{after}"
         out = [part if isinstance(part, str) else _digits(part, env) for part in self.parts]
         return "".join(out) + (rest if self.tail else "")
+
+    @cached_property
+    def _single(self) -> tuple[str, str, str] | None:
+        """What stands before and after the only brace, if that holds nothing but an index: the case of most names."""
+        at = [k for k, part in enumerate(self.parts) if isinstance(part, Expr)]
+        if len(at) != 1 or not (expr := self.parts[at[0]]).text.isidentifier():  # type: ignore[union-attr]
+            return None
+        before, after = self.parts[: at[0]], self.parts[at[0] + 1 :]
+        return "".join(map(str, before)), expr.text, "".join(map(str, after))  # type: ignore[union-attr]
 
     def match(self, name: str, env: Mapping[str, Any] | None = None) -> tuple[dict[str, int], str] | None:
         """Index values and the rest that make `fill` give exactly ``name``, or None.
