@@ -151,7 +151,7 @@ def test_the_search_for_offences_spares(source: str) -> None:
     assert not list(boundary_offences(source))
 
 
-LOOKING = frozenset({"is_file", "is_dir", "exists", "stat", "lstat"})
+LOOKING = frozenset({"is_file", "is_dir", "exists", "stat", "lstat", "fstat", "statvfs"})
 GUARDS = frozenset({"os_errors", "reading", "suppress"})
 
 

@@ -7,7 +7,6 @@ storages follow each other. Only the directory and the pickle are read; no numbe
 from __future__ import annotations
 
 import io
-import os
 import struct
 import zipfile
 from collections.abc import Callable, Collection
@@ -18,7 +17,7 @@ from msgspec import Struct
 
 from ckptmorph.storage.dtypes import BITS
 from ckptmorph.storage.entries import refusal
-from ckptmorph.storage.files import pread_exactly
+from ckptmorph.storage.files import pread_exactly, size_of
 from ckptmorph.storage.pickles import Name, Stored, load
 
 #: Longest pickle that is read, in bytes. That of a hundred thousand tensors has about 20 MB.
@@ -83,7 +82,7 @@ def read_archive(
         InputError: ``unsafe-pickle``, ``pickle-broken``, ``pickle-too-large`` or ``pickle-unusual``.
         IOFailure: the file cannot be read.
     """
-    stop = os.fstat(fd).st_size if stop is None else stop
+    stop = size_of(path, fd) if stop is None else stop
     window = _Window(fd, path, start, stop)
     window.seek(0)
     if window.read(4) == _ZIP:

@@ -20,7 +20,7 @@ from ckptmorph.errors import InputError
 from ckptmorph.storage.archive import MAX_PICKLE, read_archive
 from ckptmorph.storage.dtypes import byte_size, check_shape
 from ckptmorph.storage.entries import Part, TensorInfo, check_name, refusal
-from ckptmorph.storage.files import open_regular, pread_exactly
+from ckptmorph.storage.files import open_regular, pread_exactly, size_of
 from ckptmorph.storage.header import Header
 from ckptmorph.storage.links import contained
 from ckptmorph.storage.pickles import Made, load
@@ -75,7 +75,7 @@ def dcp_tables(folder: Path) -> list[Table]:
 def _read_metadata(path: Path) -> Any:
     fd = open_regular(path)
     try:
-        size = os.fstat(fd).st_size
+        size = size_of(path, fd)
         if size > MAX_PICKLE:
             raise refusal(
                 path.name, "pickle-too-large", f"has {size} bytes; no more than {MAX_PICKLE} are read"
@@ -191,7 +191,7 @@ class _Pieces:
         if file not in self.open:
             self.open[file] = open_regular(path)
             self.files.callback(os.close, self.open[file])
-            self.sizes[file] = os.fstat(self.open[file]).st_size
+            self.sizes[file] = size_of(path, self.open[file])
         if start + length > self.sizes[file]:
             problem = f"ends {start + length - self.sizes[file]} bytes before a piece of {name[:200]!r} does"
             raise refusal(file, "file-truncated", problem, hint="it was cut off, or is still being written")

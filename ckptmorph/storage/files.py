@@ -77,10 +77,10 @@ def is_folder(path: Path) -> bool:
     return mode is not None and stat.S_ISDIR(mode)
 
 
-def size_of(path: Path) -> int:
-    """Bytes of the file that ``path`` leads to. Raises IOFailure: it cannot be looked at, or is gone."""
+def size_of(path: Path, fd: int | None = None) -> int:
+    """Bytes of the file that ``path`` leads to, or of the one opened there. Raises IOFailure: it cannot be seen."""
     with os_errors(path, "look at"):
-        return os.stat(path).st_size
+        return os.stat(path if fd is None else fd).st_size
 
 
 def checked_path(path: str | os.PathLike[str]) -> Path:

@@ -15,7 +15,7 @@ from typing import Literal
 
 from ckptmorph.storage.dtypes import BITS
 from ckptmorph.storage.entries import Part, TensorInfo
-from ckptmorph.storage.files import open_regular, os_errors, source_changed
+from ckptmorph.storage.files import open_regular, os_errors, size_of, source_changed
 
 _CODES: dict[int, Literal["B", "H", "I", "Q"]] = {1: "B", 2: "H", 4: "I", 8: "Q"}
 
@@ -110,7 +110,7 @@ class _Mapped:
     def __enter__(self) -> memoryview:
         fd = open_regular(self.path)
         try:
-            if os.fstat(fd).st_size == 0:
+            if size_of(self.path, fd) == 0:
                 raise source_changed(self.path)
             with os_errors(self.path, "read"):
                 self.map = mmap.mmap(fd, 0, access=mmap.ACCESS_READ)

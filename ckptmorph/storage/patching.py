@@ -10,9 +10,16 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from ckptmorph.errors import UsageError
+from ckptmorph.errors import CkptmorphError, UsageError
 from ckptmorph.findings import Value
-from ckptmorph.storage.files import close_quietly, os_errors, pread_exactly, reading, sha256_of_ranges
+from ckptmorph.storage.files import (
+    close_quietly,
+    os_errors,
+    pread_exactly,
+    reading,
+    sha256_of_ranges,
+    size_of,
+)
 from ckptmorph.storage.ladder import write_all
 from ckptmorph.storage.unfinished import BACKUP
 
@@ -93,9 +100,12 @@ def open_own(path: Path, size: int | None = None) -> int:
     refuse_shared(path)
     with os_errors(path, "open for writing"):
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    if size is not None and os.fstat(fd).st_size != size:
+    try:
+        if size is not None and size_of(path, fd) != size:
+            raise changed_since(path)
+    except CkptmorphError:
         close_quietly(fd)
-        raise changed_since(path)
+        raise
     return fd
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from ckptmorph.findings import note
 from ckptmorph.storage.archive import Archive, read_archive
 from ckptmorph.storage.entries import TensorInfo, check_name, refusal
-from ckptmorph.storage.files import open_regular, pread_exactly
+from ckptmorph.storage.files import open_regular, pread_exactly, size_of
 from ckptmorph.storage.header import Header, encode_header
 from ckptmorph.storage.pickles import Made
 from ckptmorph.storage.prefix import PREFIX, something_else
@@ -47,7 +47,7 @@ def side_tensors(path: Path, wanted: Mapping[str, str]) -> list[TensorInfo]:
 def _opened(path: Path) -> tuple[Archive, int]:
     fd = open_regular(path)
     try:
-        size = os.fstat(fd).st_size
+        size = size_of(path, fd)
         if size == 0:
             raise refusal(path.name, "file-too-small", "has 0 bytes")
         other = something_else(pread_exactly(fd, 0, min(size, PREFIX), path), path.name, pickles=False)
