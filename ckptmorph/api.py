@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from ckptmorph.contract import predict
-from ckptmorph.detect import ranked
 from ckptmorph.effects import effect_of
 from ckptmorph.errors import UsageError
 from ckptmorph.examine import examined, own_faults
-from ckptmorph.findings import by_severity, plain, verdict_of
+from ckptmorph.findings import verdict_of
 from ckptmorph.repairs import possible
-from ckptmorph.results import GraphView, Inspection, Restored, TensorView, Verification
+from ckptmorph.results import GraphView, Inspection, Restored, Verification, inspection_of
 from ckptmorph.schema.registry import Registry, load_registry
 from ckptmorph.sources import (
     PathLike,
@@ -91,36 +90,7 @@ def inspect(
         facts=facts, aux_states=aux_states, aux_layers=aux_layers, assume_default=assume_default,
     )  # fmt: skip
     registry, source = _opened(drafter, wish, schema_path)
-    folder = source.folder
-    candidates = (source.detection.candidates if source.detection else ()) or ranked(
-        registry, folder.tensors, folder.config
-    )
-    canonical = {name: canon for canon, name in source.drafter.names.items()}
-    at = source.layout.version_at
-    version = folder.config.get(at) if at else None
-    return Inspection(
-        path=str(folder.path),
-        algorithm=source.layout.algorithm,
-        layout=source.layout.layout,
-        version=version if isinstance(version, str) else None,
-        evidence=source.detection.evidence if source.detection else ("--from",),
-        candidates=tuple(plain(c) for c in candidates),
-        facts=source.drafter.facts,
-        tensors=tuple(
-            TensorView(
-                name=t.name,
-                dtype=t.dtype,
-                shape=t.shape,
-                nbytes=t.nbytes,
-                file=t.file,
-                canonical=canonical.get(t.name),
-            )
-            for t in folder.tensors.values()
-        ),
-        bytes=sum(header.file_size for header in folder.headers.values()),
-        side_car=source.car is not None,
-        findings=tuple(by_severity(source.drafter.findings)),
-    )
+    return inspection_of(registry, source)
 
 
 def plan(
@@ -138,6 +108,10 @@ def plan(
     assume_default: bool = False,
     accept: Iterable[str] = (),
     max_shard_size: int | str | None = None,
+    dtype: str | None = None,
+    embed_from_target: bool = False,
+    head_from_target: bool = False,
+    drop_embed: bool = False,
     schema_path: Sequence[PathLike] = (),
 ) -> Plan:
     """Plan a conversion; nothing is written.
@@ -154,6 +128,9 @@ def plan(
         assume_default: allow the defaults that the schemas declare as assumable; each one used is reported.
         accept: ids of losses that are accepted.
         max_shard_size: largest weight file in bytes, or a text such as ``5GB``; the files of the source by default.
+        dtype: cast all weights to float32, float16, bfloat16 or float64; a value that does not fit is refused.
+        embed_from_target, head_from_target: take the table from ``target``, whose weights must be on this machine.
+        drop_embed: leave the drafter's own embedding out, if the engine does not use it or it is the target's.
 
     Raises:
         InputError: the source is broken or no drafter.
@@ -164,8 +141,8 @@ def plan(
 
     wish = wish_for(
         to, from_=from_, layout=layout, target=target, target_arch=target_arch, facts=facts, aux_states=aux_states,
-        aux_layers=aux_layers, assume_default=assume_default, accept=accept,
-        max_shard_size=max_shard_size,
+        aux_layers=aux_layers, assume_default=assume_default, accept=accept, max_shard_size=max_shard_size,
+        dtype=dtype, embed_from_target=embed_from_target, head_from_target=head_from_target, drop_embed=drop_embed,
     )  # fmt: skip
     registry, source = _opened(drafter, wish, schema_path)
     return make_plan(registry, source, wish, Path(out) if out is not None else None)
@@ -186,6 +163,10 @@ def convert(
     assume_default: bool = False,
     accept: Iterable[str] = (),
     max_shard_size: int | str | None = None,
+    dtype: str | None = None,
+    embed_from_target: bool = False,
+    head_from_target: bool = False,
+    drop_embed: bool = False,
     overwrite: bool = False,
     in_place: bool = False,
     hash: bool = False,
@@ -214,8 +195,8 @@ def convert(
 
     wish = wish_for(
         to, from_=from_, layout=layout, target=target, target_arch=target_arch, facts=facts, aux_states=aux_states,
-        aux_layers=aux_layers, assume_default=assume_default, accept=accept,
-        max_shard_size=max_shard_size,
+        aux_layers=aux_layers, assume_default=assume_default, accept=accept, max_shard_size=max_shard_size,
+        dtype=dtype, embed_from_target=embed_from_target, head_from_target=head_from_target, drop_embed=drop_embed,
     )  # fmt: skip
     if in_place:
         from ckptmorph.in_place import convert_in_place

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ckptmorph.canonical import Drafter
-from ckptmorph.errors import ELSEWHERE
+from ckptmorph.errors import ELSEWHERE, UsageError, did_you_mean, step
 from ckptmorph.facts import cite
 from ckptmorph.findings import Finding, Value, error, in_json
 from ckptmorph.schema.expr import parse
 from ckptmorph.schema.models import Entry, Layout
+from ckptmorph.schema.registry import Registry
 
 
 class Lost(Value):
@@ -78,3 +79,22 @@ def losses_of(drafter: Drafter, layout: Layout, entries: Iterable[Entry]) -> lis
         if parse(loss.when).known(drafter.env)
     ]
     return out
+
+
+def known_losses(registry: Registry, algorithm: str, accept: Iterable[str], to: str) -> None:
+    """Raise UsageError for an accepted id that no schema knows: a misspelt one must not look like a promise kept."""
+    engines = registry.engines_of(algorithm)
+    lines = [entry for layout in registry.layouts_of(algorithm) for entry in registry.entries(layout.config)]
+    lines += [entry for e in engines for form in e.forms for entry in registry.entries(form.config)]
+    known = {loss_id(fact) for fact in registry.algorithm(algorithm).facts}
+    known |= {loss.id for layout in registry.layouts_of(algorithm) for loss in layout.losses}
+    known |= {entry.code for entry in lines if entry.code} | {c.code for e in engines for c in e.checks}
+    for name in accept:
+        if name not in known:
+            close = did_you_mean(name, known)
+            raise UsageError(
+                f"--accept {name}: there is no such loss",
+                code="unknown-loss",
+                hint=f"did you mean {close}?" if close else None,
+                next=step(f"ckptmorph plan DRAFTER --to {to}", "names the losses there are"),
+            )

@@ -11,16 +11,17 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ckptmorph.adjust import adjust, without_embedding
 from ckptmorph.canonical import Drafter
 from ckptmorph.contract import predict
 from ckptmorph.engine_reading import loads_none
-from ckptmorph.errors import CONVERT, ELSEWHERE, CkptmorphError, RefusedError, UsageError, did_you_mean, step
+from ckptmorph.errors import CONVERT, ELSEWHERE, CkptmorphError, RefusedError, UsageError, did_you_mean
 from ckptmorph.facts import cite
 from ckptmorph.files import config_text, larger, out_files
 from ckptmorph.findings import Finding, Severity, by_severity, error, errors_in, note
 from ckptmorph.graphs import Cost, Edge, Evaluated, edges_of, hub_node, layout_node, search
 from ckptmorph.idle import without_idle
-from ckptmorph.losses import Lost, loss_id
+from ckptmorph.losses import Lost, known_losses
 from ckptmorph.matching import names_of
 from ckptmorph.outputs import Output
 from ckptmorph.plans import Dropped, Place, Plan, tensor_steps, volume
@@ -260,39 +261,26 @@ def _not_accepted(loss: Lost) -> Finding:
     )
 
 
-def known_losses(registry: Registry, algorithm: str, wish: Wish) -> None:
-    """Raise UsageError for an accepted id that no schema knows: a misspelt one must not look like a promise kept."""
-    engines = registry.engines_of(algorithm)
-    lines = [entry for layout in registry.layouts_of(algorithm) for entry in registry.entries(layout.config)]
-    lines += [entry for e in engines for form in e.forms for entry in registry.entries(form.config)]
-    known = {loss_id(fact) for fact in registry.algorithm(algorithm).facts}
-    known |= {loss.id for layout in registry.layouts_of(algorithm) for loss in layout.losses}
-    known |= {entry.code for entry in lines if entry.code} | {c.code for e in engines for c in e.checks}
-    for name in wish.accept:
-        if name not in known:
-            close = did_you_mean(name, known)
-            raise UsageError(
-                f"--accept {name}: there is no such loss",
-                code="unknown-loss",
-                hint=f"did you mean {close}?" if close else None,
-                next=step(f"ckptmorph plan DRAFTER --to {wish.to}", "names the losses there are"),
-            )
-
-
 def make_plan(registry: Registry, source: Source, wish: Wish, out: Path | None = None) -> Plan:
     """Plan the conversion of a source that was read.
 
     Raises:
         RefusedError: no route is open; every route considered is listed with what closed it.
         UsageError: a loss is accepted that does not exist.
+        CkptmorphError: what `adjust` and `without_embedding` raise, for what the user wants otherwise.
     """
     algorithm = source.layout.algorithm
-    known_losses(registry, algorithm, wish)
+    known_losses(registry, algorithm, wish.accept, wish.to)
     refuse_broken(source)
+    adjust(registry, source, wish)
     tried: list[tuple[Goal, Composed]] = []
     edges, start = edges_of(registry), layout_node(algorithm, source.layout.layout)
     for goal in meant_for(goals(registry, algorithm, wish), source):
         composed = compose_for(registry, source, goal, wish)
+        if wish.drop_embed:
+            composed = compose_for(
+                registry, without_embedding(registry, source, composed.prediction), goal, wish
+            )
         tried.append((goal, composed))
         end = layout_node(algorithm, goal.layout.layout)
         route = search(edges, start, {end}, evaluator(start, end, algorithm, composed))

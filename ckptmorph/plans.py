@@ -15,6 +15,7 @@ from ckptmorph.ops.nodes import Node
 from ckptmorph.outputs import ConfigStep
 from ckptmorph.predictions import Prediction
 
+OF_TARGET = "target:"  # in front of the name of a source that is the target's, not the drafter's
 CONVERT_SCHEMA: Literal["ckptmorph.convert/1"] = "ckptmorph.convert/1"
 
 

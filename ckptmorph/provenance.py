@@ -116,9 +116,9 @@ def _sound(ancestor: Ancestor) -> bool:
 
 
 def identities(folder: Folder, hashes: dict[str, str] | None = None) -> list[FileIdentity]:
-    """Identity of each weight file. A Hub cache blob's name is its sha256, so that one is free of charge."""
+    """Identity of each file that tensors come from. A Hub cache blob's name is its sha256, which is free of charge."""
     out = []
-    for name, header in folder.headers.items():
+    for name, header in (folder.headers | folder.side).items():
         known = (hashes or {}).get(name) or folder.blob_sha256(name)
         out.append(FileIdentity(name=name, size=header.file_size, header_sha256=header.digest, sha256=known))
     return out

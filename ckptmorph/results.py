@@ -6,12 +6,15 @@ from typing import Any, Literal
 
 from msgspec import field
 
+from ckptmorph.detect import ranked
 from ckptmorph.effects import Effect
 from ckptmorph.facts import Known
-from ckptmorph.findings import Finding, Outcome, Value
+from ckptmorph.findings import Finding, Outcome, Value, by_severity, plain
 from ckptmorph.likeness import Comparison
 from ckptmorph.predict import Treated
 from ckptmorph.predictions import Coverage, Span
+from ckptmorph.schema.registry import Registry
+from ckptmorph.sources import Source
 
 
 class TensorView(Value):
@@ -134,3 +137,37 @@ class GraphView(Value):
     def open(self) -> bool:
         """Whether there is a way to the goal, or without a goal to anywhere."""
         return bool(self.route) or any(row.layout is not None for row in self.destinations)
+
+
+def inspection_of(registry: Registry, source: Source) -> Inspection:
+    """What a drafter folder is, from what was read of it."""
+    folder = source.folder
+    candidates = (source.detection.candidates if source.detection else ()) or ranked(
+        registry, folder.tensors, folder.config
+    )
+    canonical = {name: canon for canon, name in source.drafter.names.items()}
+    at = source.layout.version_at
+    version = folder.config.get(at) if at else None
+    return Inspection(
+        path=str(folder.path),
+        algorithm=source.layout.algorithm,
+        layout=source.layout.layout,
+        version=version if isinstance(version, str) else None,
+        evidence=source.detection.evidence if source.detection else ("--from",),
+        candidates=tuple(plain(c) for c in candidates),
+        facts=source.drafter.facts,
+        tensors=tuple(
+            TensorView(
+                name=t.name,
+                dtype=t.dtype,
+                shape=t.shape,
+                nbytes=t.nbytes,
+                file=t.file,
+                canonical=canonical.get(t.name),
+            )
+            for t in folder.tensors.values()
+        ),
+        bytes=sum(header.file_size for header in folder.headers.values()),
+        side_car=source.car is not None,
+        findings=tuple(by_severity(source.drafter.findings)),
+    )

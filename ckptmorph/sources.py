@@ -58,6 +58,10 @@ class Wish(Struct, frozen=True):
     assume_default: bool = False
     accept: tuple[str, ...] = ()
     max_shard_size: int | None = None
+    dtype: str | None = None
+    embed_from_target: bool = False
+    head_from_target: bool = False
+    drop_embed: bool = False
 
 
 def wish_for(
@@ -73,8 +77,9 @@ def wish_for(
     assume_default: bool = False,
     accept: Iterable[str] = (),
     max_shard_size: int | str | None = None,
+    **changes: Any,
 ) -> Wish:
-    """What the user asks for, from the arguments of a verb.
+    """What the user asks for, from the arguments of a verb. ``changes``: the last fields of a wish, as they are.
 
     Raises:
         UsageError: ``bad-argument`` for one of another type, ``bad-size``.
@@ -92,6 +97,7 @@ def wish_for(
         "assume_default": assume_default,
         "accept": _several((accept,) if isinstance(accept, str) else accept),
         "max_shard_size": None if max_shard_size is None else byte_count(max_shard_size),
+        **changes,
     }
     try:
         return convert(given, Wish)

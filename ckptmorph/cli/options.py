@@ -94,6 +94,12 @@ def wishes(function: F) -> F:
             metavar="SIZE",
             help="Largest weight file, such as 5GB or 500MB. The files of the source by default.",
         ),
+        click.option("--dtype", metavar="DTYPE", help="Cast all weights: float16, bfloat16, float32 or float64."),
+        click.option("--embed-from-target", is_flag=True, help="Take the embedding from the target's weights."),
+        click.option("--head-from-target", is_flag=True, help="Take the head from the target's weights."),
+        click.option(
+            "--drop-embed", is_flag=True, help="Leave out an embedding that is the target's, or not used by the engine."
+        ),
     )  # fmt: skip
 
 

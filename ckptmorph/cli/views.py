@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ckptmorph.cli.render import colour, findings, show, size, table
 from ckptmorph.matching import fold_names
+from ckptmorph.plans import OF_TARGET
 
 if TYPE_CHECKING:
     from ckptmorph.compare import Difference
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from ckptmorph.plans import Plan, Report
     from ckptmorph.results import GraphView, Inspection, Restored, Verification
     from ckptmorph.schemas_api import SchemaChecked, SchemaList, SchemaShown
+
+FEW_ALIKE = 3  # tensors that one operation is done to are named one by one up to here
 
 
 def inspection(view: Inspection, *, verbose: bool) -> str:
@@ -83,7 +86,14 @@ def report(view: Report, *, verbose: bool) -> str:
     changed = [s for s in view.tensors if s.operations]
     out = [_headline(view), f"  tensors  {len(view.tensors)}: {renamed} renamed, {len(changed)} transformed"]
     out.append(f", {len(view.dropped)} left out\n")
-    out += [f"           {s.target}: {'; '.join(s.operations)}\n" for s in changed]
+    alike: dict[str, list[str]] = {}
+    for s in changed:
+        alike.setdefault("; ".join(s.operations), []).append(s.target)
+    for said, names in alike.items():
+        shown = names if len(names) <= FEW_ALIKE else [f"{len(names)} tensors"]
+        out += [f"           {name}: {said}\n" for name in shown]
+    theirs = [s for s in view.tensors if s.sources and s.sources[0].startswith(OF_TARGET)]
+    out += [f"           {s.target} is the target's {s.sources[0].removeprefix(OF_TARGET)}\n" for s in theirs]
     out += [f"           {d.name} is left out: {d.because}\n" for d in view.dropped]
     aux = next((c for c in view.config if c.field.endswith("layer_ids")), None)
     if aux is not None and view.prediction is not None and view.prediction.captured is not None:

@@ -147,14 +147,14 @@ def close_quietly(fd: int) -> None:
 
 
 def mode_of(path: Path) -> int | None:
-    """The mode of what ``path`` leads to (symlinks are followed), None where that is nothing.
+    """The mode of what ``path`` leads to (symlinks are followed), None where that is nothing, or where nothing can be.
 
     Raises:
         IOFailure: it cannot be looked at, which does not mean that it is not there.
     """
     try:
         return os.stat(path).st_mode
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # no file has a NUL in its name
         return None
     except OSError as exc:
         if exc.errno in (errno.ELOOP, errno.ENAMETOOLONG):

@@ -114,7 +114,10 @@ class Folder(Struct, frozen=True):
                 f"{file!r} is not the bare name of a file.", code="unknown-file", where=str(self.path)
             )
         # A file beside the weights may lie in the trainer's folder around this one.
-        return contained(self.side[file].path.parent if file in self.side else self.path, file)
+        beside = self.side.get(file)
+        return (
+            contained(self.path, file) if beside is None else contained(beside.path.parent, beside.path.name)
+        )
 
     def blob_sha256(self, file: str) -> str | None:
         """The sha256 that a Hub cache keeps ``file`` under, when it is a symlink into its blobs.
