@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
-from ckptmorph.errors import SchemaError, UsageError, did_you_mean
+from ckptmorph.errors import InputError, SchemaError, UsageError, did_you_mean
 from ckptmorph.findings import Finding, Value, error, in_json, note, warning
 from ckptmorph.schema.base import Cite
 from ckptmorph.schema.codecs import CODECS, CodecFault, Context
@@ -16,6 +16,7 @@ from ckptmorph.schema.models import Algorithm, Entry
 from ckptmorph.schema.paths import ABSENT, get_path
 from ckptmorph.schema.values import ARTICLE, typed
 from ckptmorph.schema.versions import covers
+from ckptmorph.storage.jsontext import parse_text
 
 EvidenceKind = Literal[
     "config",
@@ -207,8 +208,6 @@ def assume(entries: Iterable[Entry], env: Mapping[str, Any]) -> dict[str, Known]
 
 def parse_given(hub: Algorithm, pairs: Mapping[str, str]) -> dict[str, Known]:
     """Facts given as text (``--set norm_before_residual=false``), typed. Raises UsageError with the nearest name."""
-    import json
-
     out: dict[str, Known] = {}
     for name, text in pairs.items():
         fact = hub.facts.get(name)
@@ -220,12 +219,11 @@ def parse_given(hub: Algorithm, pairs: Mapping[str, str]) -> dict[str, Known]:
                 hint=f"did you mean {close}?" if close else f"known: {', '.join(sorted(hub.facts))}",
             )
         value: Any = text
+        if any(0xD800 <= ord(letter) < 0xE000 for letter in text):
+            raise UsageError(f"--set {name} holds bytes that are no text", code="bad-fact")
         if fact.type not in ("str", "dtype"):
-            try:
-                value = json.loads(text)
-            except (ValueError, RecursionError):
-                value = text
-        if value is None and fact.type != "any":
+            value = _json_or_text(name, text)
+        if value is None and fact.type not in ("object", "any"):
             raise UsageError(
                 f"--set {name}=null: state a value, not {ARTICLE[fact.type]} that is null", code="bad-fact"
             )
@@ -235,6 +233,16 @@ def parse_given(hub: Algorithm, pairs: Mapping[str, str]) -> dict[str, Known]:
             raise UsageError(exc.message, code="bad-fact") from None
         out[name] = Known(value=value, evidence=Evidence(kind="user", at=f"--set {name}"))
     return out
+
+
+def _json_or_text(name: str, text: str) -> Any:
+    """A value as a config could hold it. What is no JSON at all is a text, which its type then refuses or takes."""
+    try:
+        return parse_text(text, f"--set {name}")
+    except InputError as exc:
+        if exc.code == "json-syntax":
+            return text
+        raise UsageError(exc.message, code="bad-fact") from None
 
 
 def unread_fields(entries: Iterable[Entry], ignored: Iterable[str], config: Mapping[str, Any]) -> list[str]:

@@ -389,7 +389,7 @@ CODECS: dict[str, Codec] = {
     "length": Codec(_read_length, None, {"empty": "text"}, gives=("int",)),
     "dtype": Codec(_read_dtype, _write_plain, gives=("dtype",)),
     "rope_theta": Codec(_read_theta, _write_theta, _FORM, gives=("float",)),
-    "rope_scaling": Codec(_read_scaling, _write_scaling, _FORM, gives=("any",)),
+    "rope_scaling": Codec(_read_scaling, _write_scaling, _FORM, gives=("object",)),
     "windows": Codec(_read_windows, _write_windows, gives=("list",)),
     "states": Codec(_read_states, _write_states, _STATES, ("h", "engine"), gives=("states",)),
 }

@@ -49,7 +49,7 @@ class Fact(Model):
     """One normalised property of a drafter."""
 
     type: Annotated[
-        Literal["bool", "int", "float", "str", "states", "list", "dtype", "any"],
+        Literal["bool", "int", "float", "str", "states", "list", "dtype", "object", "any"],
         Meta(description="type of the value"),
     ]
     about: Annotated[str, Meta(description="what it means, in words")]

@@ -19,6 +19,7 @@ ARTICLE = {
     "dtype": "the name of a dtype",
     "list": "a list",
     "states": "a list of states",
+    "object": "an object",
     "any": "a value",
 }
 
@@ -39,6 +40,8 @@ def typed(fact: Fact, value: Any, where: str) -> Any:
             raise wrong
         return float(value)
     if fact.type in ("str", "dtype") and not isinstance(value, str):
+        raise wrong
+    if fact.type == "object" and not isinstance(value, dict):
         raise wrong
     if fact.type in ("list", "states") and not isinstance(value, list):
         raise wrong

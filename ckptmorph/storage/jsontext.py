@@ -84,6 +84,19 @@ def parse_object(data: bytes, where: str) -> dict[str, Any]:
         text = data.decode("utf-8")
     except UnicodeDecodeError as exc:
         strict.refuse("json-encoding", f"is not UTF-8 text (byte {exc.start})")
+    value = parse_text(text, where)
+    if not isinstance(value, dict):
+        strict.refuse("json-not-object", "does not hold a JSON object")
+    return value
+
+
+def parse_text(text: str, where: str) -> Any:
+    """The JSON value in a text, as strictly as `parse_object` but for its kind.
+
+    Raises:
+        InputError: as `parse_object`.
+    """
+    strict = Strict(where)
     try:
         value = strict.decoder().decode(text)
         # A lone surrogate can be written as an escape, but no UTF-8 file could hold it again.
@@ -95,8 +108,6 @@ def parse_object(data: bytes, where: str) -> dict[str, Any]:
         strict.refuse("json-too-deep", "is nested too deeply")
     except UnicodeEncodeError:
         strict.refuse("json-encoding", "holds half of a surrogate pair")
-    if not isinstance(value, dict):
-        strict.refuse("json-not-object", "does not hold a JSON object")
     if text.count("[") + text.count("{") > _DEEPEST and _is_deep(value):
         strict.refuse("json-too-deep", "is nested too deeply")
     return value

@@ -276,3 +276,30 @@ def test_a_config_that_claims_a_billion_layers(tmp_path: Path) -> None:
         words = [word.format(source) for word in verb if word != "out"]
         if words[0] != "convert":
             check(call(*words), codes=(0, 1, 3, 4))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        *(
+            "rope_scaling=5",
+            "rope_scaling=[1]",
+            'rope_scaling="x"',
+            'rope_scaling={"a":1,"a":2}',
+            "rope_theta=NaN",
+        ),
+        *(
+            'rope_scaling={"rope_type":"linear","factor":1e999}',
+            "rope_theta=Infinity",
+            "hidden_size=" + "9" * 5000,
+        ),
+        "rope_scaling=" + '{"a":' * 200 + "1" + "}" * 200,
+        "rope_scaling=" + "[" * 50_000,
+    ],
+    ids=lambda text: text[:30],
+)
+def test_what_no_config_could_say_cannot_be_set_either(said: str) -> None:
+    drafter = Path(__file__).parents[1] / "fixtures" / "speculators-0.9.0-eagle3"
+    called = call("plan", drafter, "--to", "vllm", "--set", said, "--json")
+    assert called.code == 2
+    assert json.loads(called.out)["error"]["code"] == "bad-fact"
