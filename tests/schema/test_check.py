@@ -415,7 +415,7 @@ def test_only_a_vocabulary_map_has_an_identity(tmp_path: Path) -> None:
         tmp_path, "layout.yaml", old, "{tensor: norm.weight, name: net.norm, identity: true}"
     )
     error = refused_together(folder)
-    assert error.message == "'norm.weight' is no vocabulary map, so it has no identity"
+    assert error.message == "'norm.weight' is no vocabulary map or mask, so it has no identity"
     assert str(error.where).startswith(f"{folder}/layout.yaml:{line}:")
 
 
