@@ -126,7 +126,9 @@ def _check_form(line: Name, text: str, covered: set[str], hub: Algorithm, at: Po
     if line.form is not None and any(hub.tensors[name].kind != "vocab_map" for name in covered):
         raise SchemaError(f"{text!r} is no vocabulary map, so it has no form", where=at.find(text))
     if line.identity and any(hub.tensors[name].kind == "weight" for name in covered):
-        raise SchemaError(f"{text!r} is no vocabulary map or mask, so it has no identity", where=at.find(text))
+        raise SchemaError(
+            f"{text!r} is no vocabulary map or mask, so it has no identity", where=at.find(text)
+        )
     if line.concat is not None:
         if template(text).tail:
             raise SchemaError(f"{text!r}: joined tensors are named one by one", where=at.find(text))

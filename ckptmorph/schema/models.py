@@ -220,7 +220,9 @@ class Name(Model):
             raise ValueError("joined tensors have no 'shape' of their own")
         ranks = [len(shape) for shape in (self.shape or [], *self.also_shapes)]
         if self.also_shapes and (self.shape is None or len(set(ranks)) < len(ranks)):
-            raise ValueError("'also_shapes' come with a 'shape', and each has a number of dimensions of its own")
+            raise ValueError(
+                "'also_shapes' come with a 'shape', and each has a number of dimensions of its own"
+            )
         if self.tensors and isinstance(self.permute, str):
             raise ValueError("'permute' of joined tensors says which of them: {tensor: permutation}")
 
