@@ -155,7 +155,7 @@ class _Reading:
         out: list[Equation] = []
         for canon, spelt, name in matched.found.values():
             shape = tuple(self.tensors[name].shape)
-            exprs = self._stored_exprs(canon, spelt.line)
+            exprs = self._stored_exprs(canon, spelt.line, len(shape))
             if len(exprs) != len(shape):
                 self.drafter.findings.append(
                     error(
@@ -171,10 +171,11 @@ class _Reading:
                 out.append(Equation(expr, canon.index, size, name, axis))
         return out
 
-    def _stored_exprs(self, canon: Canon, line: Name) -> list[Expr]:
+    def _stored_exprs(self, canon: Canon, line: Name, rank: int) -> list[Expr]:
         """The dimensions as stored: the layout's own shape, or a sum along the dimension of a concatenation."""
         if line.shape is not None:
-            return [parse(str(part)) for part in line.shape]
+            shape = next((s for s in line.also_shapes if len(s) == rank), line.shape)
+            return [parse(str(part)) for part in shape]
         exprs = canon.shape_exprs()
         if line.concat is None:
             return exprs

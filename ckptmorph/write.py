@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from ckptmorph.canonical import Drafter, Request, codec_context
 from ckptmorph.errors import ELSEWHERE
@@ -102,7 +102,8 @@ class _Writing:
         """The node to write, derived if the layout needs it and the drafter only implies it."""
         if not canon.exists(self.env):
             shape = canon.shape(self.env) if spelt is not None and spelt.line.identity else None
-            return None if shape is None else Fill(value="zeros", dtype=canon.spec.dtype, shape=shape)
+            value: Literal["zeros", "ones"] = "ones" if canon.spec.kind == "vocab_mask" else "zeros"
+            return None if shape is None else Fill(value=value, dtype=canon.spec.dtype, shape=shape)
         node = self.drafter.tensors.get(canon.name)
         if node is None and spelt is not None and not spelt.line.optional and spelt.name is not None:
             node = self.drafter.derivable.get(canon.name) or self._zeros(canon, spelt.line)
@@ -249,7 +250,9 @@ class _Writing:
         fact = entry.fact
         assert fact is not None
         known = self.out.facts.get(fact)
-        if known is None or (known.value is None and self.drafter.algorithm.facts[fact].type != "any"):
+        if known is None or (
+            known.value is None and self.drafter.algorithm.facts[fact].type not in ("object", "any")
+        ):
             self._ask(entry, fact)
             return
         before = kept.values.get(fact)

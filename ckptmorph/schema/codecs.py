@@ -291,6 +291,7 @@ def _rules(args: Args, ctx: Context) -> tuple[Capture, list[CaptureRule]]:
         rule = CaptureRule(
             classes="any",
             cases=[Case(h=args["h"])],
+            lowest=args.get("lowest", "0"),
             highest=args.get("highest", "n"),
             outside="not a state of the target",
             because=f"h = {args['h']}",
@@ -378,7 +379,7 @@ def _write_states(value: Any, path: str, args: Args, ctx: Context) -> dict[str, 
         ) from None
 
 
-_STATES = {"engine": "engine", "h": "expression", "highest": "expression", "order": "text"}
+_STATES = {"engine": "engine", "order": "text"} | dict.fromkeys(("h", "lowest", "highest"), "expression")
 _FORM = {"form": "text"}
 
 CODECS: dict[str, Codec] = {

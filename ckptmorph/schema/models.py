@@ -183,6 +183,10 @@ class Name(Model):
     shape: Annotated[
         list[int | ExprText] | None, Meta(description="stored shape when it differs (same elements)")
     ] = None
+    also_shapes: Annotated[
+        list[list[int | ExprText]],
+        Meta(description="further stored shapes that are read, never written; told by their dimensions"),
+    ] = []
     permute: Annotated[
         PermuteText | dict[NameText, PermuteText] | None,
         Meta(
@@ -199,7 +203,7 @@ class Name(Model):
     absent: Annotated[bool, Meta(description="this layout never holds the tensor")] = False
     optional: Annotated[bool, Meta(description="written when there is one, not asked for")] = False
     identity: Annotated[
-        bool, Meta(description="of a vocabulary map: written even for a full vocabulary, as the identity")
+        bool, Meta(description="of a map or mask: written even for a full vocabulary, as the identity")
     ] = False
     versions: VersionSpec | None = None
     because: Annotated[str | None, Meta(description="why this line is here")] = None
@@ -214,6 +218,11 @@ class Name(Model):
             raise ValueError("'tensors' and 'concat' go together")
         if self.tensors and self.shape is not None:
             raise ValueError("joined tensors have no 'shape' of their own")
+        ranks = [len(shape) for shape in (self.shape or [], *self.also_shapes)]
+        if self.also_shapes and (self.shape is None or len(set(ranks)) < len(ranks)):
+            raise ValueError(
+                "'also_shapes' come with a 'shape', and each has a number of dimensions of its own"
+            )
         if self.tensors and isinstance(self.permute, str):
             raise ValueError("'permute' of joined tensors says which of them: {tensor: permutation}")
 

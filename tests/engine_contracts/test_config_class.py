@@ -40,6 +40,7 @@ FLAT = [
     ("eagle_mla", "vllm", "MistralLarge3ForCausalLM", ["deepseek_v3"]),
     ("eagle3_mla", "vllm", "Eagle3DeepseekV2ForCausalLM",
      ["kimi_k2", "deepseek_v2", "deepseek_v3", "deepseek_v32", "glm_moe_dsa"]),
+    ("peagle", "vllm", "Eagle3LlamaForCausalLM", ["llama", "qwen3"]),
 ]  # fmt: skip
 CODES = {"model-type-not-text", "model-type-not-known", "no-nested-config", "architectures-not-a-list"}
 

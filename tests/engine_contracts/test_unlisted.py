@@ -16,6 +16,7 @@ CONFIG = {
     "eagle3": "LlamaForCausalLMEagle3",
     "eagle3_mla": "Eagle3DeepseekV2ForCausalLM",
     "eagle_mla": "MistralLarge3ForCausalLM",
+    "peagle": "LlamaForCausalLMEagle3",
 }
 NAMES = {
     ("eagle_mla", "sglang"): "MistralLarge3ForCausalLMEagle",

@@ -415,7 +415,30 @@ def test_only_a_vocabulary_map_has_an_identity(tmp_path: Path) -> None:
         tmp_path, "layout.yaml", old, "{tensor: norm.weight, name: net.norm, identity: true}"
     )
     error = refused_together(folder)
-    assert error.message == "'norm.weight' is no vocabulary map, so it has no identity"
+    assert error.message == "'norm.weight' is no vocabulary map or mask, so it has no identity"
+    assert str(error.where).startswith(f"{folder}/layout.yaml:{line}:")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "also_shapes: [[1, 1, H]]",  # of what?
+        "shape: [1, H], also_shapes: [[H, 1]]",  # which of the two is it?
+        "shape: [1, H], also_shapes: [[H], [H]]",
+    ],
+)
+def test_further_shapes_are_told_by_their_dimensions(tmp_path: Path, line: str) -> None:
+    old = "{tensor: norm.weight, name: net.norm, shape: [1, H]}"
+    folder, _ = edited(tmp_path, "layout.yaml", old, f"{{tensor: norm.weight, name: net.norm, {line}}}")
+    assert "'also_shapes' come with a 'shape'" in refused_together(folder).message
+
+
+def test_the_names_in_further_shapes_are_looked_at(tmp_path: Path) -> None:
+    old = "{tensor: norm.weight, name: net.norm, shape: [1, H]}"
+    new = "{tensor: norm.weight, name: net.norm, shape: [1, H], also_shapes: [[HH]]}"
+    folder, line = edited(tmp_path, "layout.yaml", old, new)
+    error = refused_together(folder)
+    assert "HH" in error.message
     assert str(error.where).startswith(f"{folder}/layout.yaml:{line}:")
 
 

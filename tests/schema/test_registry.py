@@ -19,13 +19,15 @@ STRANGER = Path(__file__).parent / "stranger"
 
 def test_what_is_built_in() -> None:
     registry = load_registry()
-    assert set(registry.algorithms) == {"eagle", "eagle3", "eagle3_mla", "eagle_mla"}
+    assert set(registry.algorithms) == {"eagle", "eagle3", "eagle3_mla", "eagle_mla", "peagle"}
     assert registry.layout_names() == [
         "lmdeploy",
+        "nemo-automodel",
         "safeailab",
         "sglang",
         "sglang-mistral",
         "sglang-mistral-large",
+        "specforge",
         "speculators",
         "vllm",
         "vllm-cohere",
