@@ -66,6 +66,7 @@ class Drafter(Struct):
         derivable: canonical tensors that are absent but can be computed.
         facts: by name, with evidence.
         map_form: form of the vocabulary map in the file, ``offset`` or ``absolute``; None when there is none.
+        map_order: the draft ids in ascending order of their target ids; empty when they stand so already.
         dropped: names in the file that are left out, with the reason.
         unread: config paths that no line of the layout mentions.
         findings: everything noticed; errors mean that it must not be converted.
@@ -80,6 +81,7 @@ class Drafter(Struct):
     derivable: dict[str, Node] = field(default_factory=dict)
     facts: dict[str, Known] = field(default_factory=dict)
     map_form: str | None = None
+    map_order: tuple[int, ...] = ()
     dropped: dict[str, str] = field(default_factory=dict)
     unread: list[str] = field(default_factory=list)
     config: Mapping[str, Any] = field(default_factory=dict)

@@ -126,6 +126,8 @@ def _check_form(line: Name, text: str, covered: set[str], hub: Algorithm, at: Po
         raise SchemaError(f"{text!r} is no vocabulary map, so it has no form", where=at.find(text))
     if line.identity and any(hub.tensors[name].kind != "vocab_map" for name in covered):
         raise SchemaError(f"{text!r} is no vocabulary map, so it has no identity", where=at.find(text))
+    if line.ascending and any(hub.tensors[name].kind != "vocab_map" for name in covered):
+        raise SchemaError(f"{text!r} is no vocabulary map, so nothing ascends", where=at.find(text))
     if line.concat is not None:
         if template(text).tail:
             raise SchemaError(f"{text!r}: joined tensors are named one by one", where=at.find(text))

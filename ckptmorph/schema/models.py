@@ -201,6 +201,13 @@ class Name(Model):
     identity: Annotated[
         bool, Meta(description="of a vocabulary map: written even for a full vocabulary, as the identity")
     ] = False
+    ascending: Annotated[
+        bool,
+        Meta(
+            description="of a vocabulary map: draft ids follow their target ids here; the map is sorted, and with it "
+            "every tensor that has a row for each draft id"
+        ),
+    ] = False
     versions: VersionSpec | None = None
     because: Annotated[str | None, Meta(description="why this line is here")] = None
     source: Sources | None = None
