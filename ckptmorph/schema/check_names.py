@@ -98,7 +98,8 @@ def check_name(line: Name, text: str, covered: set[str], hub: Algorithm, at: Pos
     """Check a name line for one of the canonical tensors it names."""
     indices = {index for name in covered for index in template(name).indices}
     known = {*hub.dims, *hub.facts, *indices, "n", "release"}
-    for condition in (line.where, line.when, *(s for s in line.shape or [] if isinstance(s, str))):
+    cut = line.cut.when if line.cut is not None else None
+    for condition in (line.where, line.when, cut, *(s for s in line.shape or [] if isinstance(s, str))):
         check_expr_names(condition or "0", known, at)
     for name in [n for n in (line.name, *line.also_read) if n is not None]:
         used = template(name).indices
