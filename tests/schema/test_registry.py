@@ -21,12 +21,16 @@ def test_what_is_built_in() -> None:
     registry = load_registry()
     assert set(registry.algorithms) == {"eagle", "eagle3", "eagle3_mla", "eagle_mla"}
     assert registry.layout_names() == [
+        "angelslim",
         "lmdeploy",
+        "modelopt",
+        "modelopt-megatron",
         "safeailab",
         "sglang",
         "sglang-mistral",
         "sglang-mistral-large",
         "speculators",
+        "tensorrt_llm",
         "vllm",
         "vllm-cohere",
         "vllm-deepseek",
