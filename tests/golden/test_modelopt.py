@@ -334,6 +334,33 @@ def _target(root: Path, layers: int) -> Path:
     return write_folder(root / "target", {}, said)
 
 
+def test_the_last_layer_s_output_goes_where_the_engine_can_capture_it(tmp_path):
+    """Id 35 of 36 layers is the state 36. SGLang's GPT-OSS class captures it since 0.5.17 (gpt_oss.py), not before."""
+    target = write_folder(
+        tmp_path / "t", {}, {"architectures": ["GptOssForCausalLM"], "num_hidden_layers": 36}
+    )
+    source = drafter(tmp_path / "in", **{"eagle_config.eagle_aux_hidden_state_layer_ids": [24, 30, 35]})
+    out = tmp_path / "out"
+    ckptmorph.convert(source, out, to="sglang@0.5.23", target=target)
+    assert config_of(out)["eagle_config"]["eagle_aux_hidden_state_layer_ids"] == [24, 30, 35]
+    ckptmorph.convert(source, tmp_path / "v", to="vllm", target=target)
+    assert config_of(tmp_path / "v")["eagle_aux_hidden_state_layer_ids"] == [25, 31, 36]
+    with pytest.raises(RefusedError) as caught:
+        ckptmorph.plan(source, to="sglang@0.5.16", target=target)
+    assert codes(caught.value.findings) == ["states-not-capturable"]
+
+
+def test_a_sorted_head_stays_so_and_is_the_same_drafter(tmp_path):
+    source = drafter(tmp_path / "in")
+    ckptmorph.convert(source, tmp_path / "out", to="speculators", **NAMED)
+    ckptmorph.convert(tmp_path / "out", tmp_path / "back", to="modelopt")
+    assert ckptmorph.diff(source, tmp_path / "back").same
+    assert config_of(tmp_path / "back") == config_of(source)
+    before, after = read_folder(source), read_folder(tmp_path / "back")
+    assert list(after) == list(before)
+    assert {name for name in before if before[name] != after[name]} == {"d2t", "lm_head.weight"}
+
+
 def test_no_embedding_is_ever_written(tmp_path):
     source = build(tmp_path / "in", "vllm", embed=True)
     report = ckptmorph.convert(source, tmp_path / "out", to="modelopt", **TARGET)
