@@ -1,7 +1,7 @@
 """Drafters as NVIDIA Model-Optimizer exports them, from its Hugging Face flow and from its Megatron flow.
 
 Names and fields are those of modelopt/torch/export/plugins/hf_spec_export.py and hf_spec_configs.py (a2fbac7; before
-pull request 689: 0.40.0), and of mcore_llama.py there with unified_export_megatron.py. An id is a layer whose output is
+0.43.0: 0.37.0, 0.42.0), and of mcore_llama.py there with unified_export_megatron.py. An id is a layer whose output is
 taken, so h = id + 1.
 """
 
@@ -16,6 +16,7 @@ import pytest
 import ckptmorph
 from ckptmorph.errors import CkptmorphError, InputError, RefusedError
 from tests.builders import (
+    ABSENT,
     E3,
     Tensors,
     build,
@@ -129,9 +130,13 @@ def megatron(folder: Path, *, layers: int = 1, d2t: bool = False, **edits: Any) 
 
 
 def test_it_is_recognised(tmp_path):
+    # Up to 0.40 eagle_config ends with use_mtp_layernorm.
+    later = ("next_layer_regular", "parallel_draft_step", "parallel_draft_heads_num_layers")
+    short = {f"eagle_config.{name}": ABSENT for name in later}
     for name, folder in {
-        "since 0.41.0": drafter(tmp_path / "new"),
-        "before": drafter(tmp_path / "old", names={"layers.0.": "midlayer."}),
+        "since 0.43": drafter(tmp_path / "new"),
+        "0.41 and 0.42": drafter(tmp_path / "old", names={"layers.0.": "midlayer."}),
+        "0.37 to 0.40": drafter(tmp_path / "oldest", names={"layers.0.": "midlayer."}, **short),
         "two layers": drafter(tmp_path / "two", layers=2),
     }.items():
         assert ckptmorph.inspect(folder).layout == "modelopt", name
@@ -273,7 +278,7 @@ def test_a_bias_on_fc_closes_the_way(tmp_path):
 
 
 def test_the_older_export_of_several_layers_lacks_norms(tmp_path):
-    """Between 0.40.0 and 0.41.0: midlayer.{i}, and no input norm for any layer but the first."""
+    """In a state between 0.40.0 and 0.41.0 (b28616536): midlayer.{i}, no input norm for any layer but the first."""
     source = drafter(tmp_path / "in", layers=2, names={"layers.": "midlayer."})
     ckptmorph.convert(source, tmp_path / "whole", to="vllm", **TARGET)
     assert "layers.1.input_layernorm.weight" in read_folder(tmp_path / "whole")
