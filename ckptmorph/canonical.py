@@ -17,7 +17,7 @@ from ckptmorph.likeness import Comparison
 from ckptmorph.names import Canon
 from ckptmorph.ops.nodes import Node
 from ckptmorph.schema.codecs import Context
-from ckptmorph.schema.models import Algorithm, Layout
+from ckptmorph.schema.models import Algorithm, Layout, Loss
 from ckptmorph.schema.registry import Registry
 from ckptmorph.target import Target
 
@@ -66,6 +66,8 @@ class Drafter(Struct):
         derivable: canonical tensors that are absent but can be computed.
         facts: by name, with evidence.
         map_form: form of the vocabulary map in the file, ``offset`` or ``absolute``; None when there is none.
+        map_order: the draft ids in ascending order of their target ids; empty when they stand so already.
+        cut: names in the file of which rows are left out, with the loss that this is.
         dropped: names in the file that are left out, with the reason.
         unread: config paths that no line of the layout mentions.
         findings: everything noticed; errors mean that it must not be converted.
@@ -80,6 +82,8 @@ class Drafter(Struct):
     derivable: dict[str, Node] = field(default_factory=dict)
     facts: dict[str, Known] = field(default_factory=dict)
     map_form: str | None = None
+    map_order: tuple[int, ...] = ()
+    cut: dict[str, Loss] = field(default_factory=dict)
     dropped: dict[str, str] = field(default_factory=dict)
     unread: list[str] = field(default_factory=list)
     config: Mapping[str, Any] = field(default_factory=dict)

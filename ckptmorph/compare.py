@@ -13,6 +13,7 @@ from ckptmorph.ops.nodes import Node
 from ckptmorph.ops.nodes import Source as SourceNode
 from ckptmorph.sources import QUESTIONS, Source
 from ckptmorph.storage.folder import Folder
+from ckptmorph.vocabulary import in_target_order
 
 WINDOW = 1 << 20
 
@@ -124,7 +125,11 @@ def _tensors(first: Source, second: Source) -> Iterator[TensorDifference]:
 
 
 def _all(source: Source) -> dict[str, Node]:
-    return source.drafter.tensors
+    """The tensors, with their draft ids in one order: two heads whose rows only stand otherwise are the same."""
+    drafter = source.drafter
+    return {
+        name: in_target_order(drafter, drafter.canon[name], node) for name, node in drafter.tensors.items()
+    }
 
 
 def _first_difference(a: Node, in_a: Folder, b: Node, in_b: Folder) -> int | None:

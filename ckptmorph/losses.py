@@ -9,7 +9,7 @@ from ckptmorph.errors import ELSEWHERE, UsageError, did_you_mean, step
 from ckptmorph.facts import cite
 from ckptmorph.findings import Finding, Value, error, in_json
 from ckptmorph.schema.expr import parse
-from ckptmorph.schema.models import Entry, Layout
+from ckptmorph.schema.models import Entry, Layout, Loss
 from ckptmorph.schema.registry import Registry
 
 
@@ -67,18 +67,13 @@ def losses_of(drafter: Drafter, layout: Layout, entries: Iterable[Entry]) -> lis
                 because=fact.about,
             )
         )
-    out += [
-        Lost(
-            id=loss.id,
-            severity=loss.severity,
-            message=loss.because,
-            because=loss.because,
-            source=cite(loss.source),
-        )
-        for loss in layout.losses
-        if parse(loss.when).known(drafter.env)
-    ]
-    return out
+    cannot = [loss for loss in layout.losses if parse(loss.when).known(drafter.env)]
+    return out + [_lost(loss) for loss in [*drafter.cut.values(), *cannot]]
+
+
+def _lost(loss: Loss) -> Lost:
+    source = cite(loss.source)
+    return Lost(id=loss.id, severity=loss.severity, message=loss.because, because=loss.because, source=source)
 
 
 def known_losses(registry: Registry, algorithm: str, accept: Iterable[str], to: str) -> None:
@@ -87,7 +82,7 @@ def known_losses(registry: Registry, algorithm: str, accept: Iterable[str], to: 
     lines = [entry for layout in registry.layouts_of(algorithm) for entry in registry.entries(layout.config)]
     lines += [entry for e in engines for form in e.forms for entry in registry.entries(form.config)]
     known = {loss_id(fact) for fact in registry.algorithm(algorithm).facts}
-    known |= {loss.id for layout in registry.layouts_of(algorithm) for loss in layout.losses}
+    known |= {loss.id for layout in registry.layouts_of(algorithm) for loss in layout.all_losses}
     known |= {entry.code for entry in lines if entry.code} | {c.code for e in engines for c in e.checks}
     for name in accept:
         if name not in known:

@@ -8,6 +8,7 @@ from typing import Any
 
 from ckptmorph.canonical import Drafter, ReadTensor, Request, Shaped, codec_context, environment
 from ckptmorph.dims import Equation, Solved, check_shapes, compare_config, computed_sizes, solve, undetermined
+from ckptmorph.excess import without_excess
 from ckptmorph.facts import Evidence, EvidenceKind, Known, Said, apply_defaults, read_config, unknown_words
 from ckptmorph.findings import Finding, error, in_json, warning
 from ckptmorph.matching import (
@@ -168,7 +169,8 @@ class _Reading:
                 )
                 continue
             for axis, (expr, size) in enumerate(zip(exprs, shape, strict=True)):
-                out.append(Equation(expr, canon.index, size, name, axis))
+                if axis or spelt.line.cut is None:
+                    out.append(Equation(expr, canon.index, size, name, axis))
         return out
 
     def _stored_exprs(self, canon: Canon, line: Name, rank: int) -> list[Expr]:
@@ -345,6 +347,7 @@ class _Reading:
         shape = canon.shape(self.env)
         if shape is None:
             return None
+        node = without_excess(self.drafter, line, node, shape[0], self.real[name])
         if line.concat is not None:
             part = self._part(canon, line, node)
             if part is None:

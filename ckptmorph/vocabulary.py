@@ -13,7 +13,7 @@ from ckptmorph.names import Canon
 from ckptmorph.ops import build
 from ckptmorph.ops.evidence import AGAIN
 from ckptmorph.ops.nodes import Node, Source
-from ckptmorph.ops.vocab import NonIntegral, Verdict, decode_integers, decode_mask, judge
+from ckptmorph.ops.vocab import NonIntegral, Verdict, ascending_order, decode_integers, decode_mask, judge
 from ckptmorph.schema.models import Name
 
 MAX_BYTES = 64 << 20
@@ -69,7 +69,24 @@ def read_vocabulary(
     drafter.findings += verdict.findings
     drafter.map_form = verdict.stored
     if not any(f.severity == "error" for f in verdict.findings):
+        if values is not None and verdict.stored is not None and not (verdict.sorted or verdict.from_mask):
+            drafter.map_order = ascending_order(values, verdict.stored)
         _place(drafter, verdict, found_map, found_mask, tensors, real, draft, target, canons)
+
+
+def in_target_order(drafter: Drafter, canon: Canon, node: Node) -> Node:
+    """The tensor with its draft ids in ascending order of their target ids.
+
+    A library that finds a draft id's column with a mask has them in this order and in no other. Nothing else changes:
+    the same row of the head still means the same target id.
+    """
+    order, label = drafter.map_order, "draft ids in the order of their target ids"
+    if order and canon.spec.kind == "vocab_map":
+        return build.map_reordered(node, order, label)
+    rows = canon.spec.rows
+    if order and rows is not None and rows in drafter.tensors and node.shape[0] == len(order):
+        return build.permute(node, 0, 1, order, label)
+    return node
 
 
 _FAULT = "fault"

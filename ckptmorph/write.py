@@ -9,7 +9,7 @@ from typing import Any, Literal
 from ckptmorph.canonical import Drafter, Request, codec_context
 from ckptmorph.errors import ELSEWHERE
 from ckptmorph.facts import Evidence, Known, Said, active, apply_defaults, cite, read_config, touched
-from ckptmorph.findings import error, in_json, warning
+from ckptmorph.findings import error, in_json, note, warning
 from ckptmorph.losses import fixed_otherwise, losses_of
 from ckptmorph.names import ByFamily, Canon, Spelling, enumerate_tensors, part_of, written_as
 from ckptmorph.ops import build
@@ -22,6 +22,11 @@ from ckptmorph.schema.models import Entry, Layout, Name
 from ckptmorph.schema.paths import ABSENT, get_path, remove_path, set_path
 from ckptmorph.schema.registry import Registry
 from ckptmorph.schema.template import template
+from ckptmorph.vocabulary import in_target_order
+
+MAP_SORTED = (
+    "layout {} has draft ids in the order of their target ids: the map and the head's rows are sorted alike"
+)
 
 
 class _Writing:
@@ -51,6 +56,7 @@ class _Writing:
             self.kept = read_config(drafter.algorithm, self.entries, self.out.config, self.context)
             apply_defaults(drafter.algorithm, self.entries, self.env, self.kept)
         self.order = self._state_order()
+        self.sorts = bool(drafter.map_order) and any(line.ascending for line in layout.names)
         self.out.facts = self._facts_as_held()
         self.placed: dict[str, tuple[str, Any]] = {}  # what a field was written with: fact and spelt value
 
@@ -68,7 +74,10 @@ class _Writing:
             if spelt.name is None:
                 self._drop(canon, spelt.line.because or "this layout never holds it")
                 continue
-            node = self._formed(canon, spelt, self._reordered(canon, node, self.order))
+            node = self._reordered(canon, node, self.order)
+            node = self._formed(
+                canon, spelt, in_target_order(self.drafter, canon, node) if self.sorts else node
+            )
             if spelt.line.concat is None:
                 self._put(self.earlier_names.get(canon.name, spelt.name), node, canon.name)
             else:
@@ -85,6 +94,8 @@ class _Writing:
                 )
             )
         self._unplaced()
+        if self.sorts:
+            self.out.findings.append(note("map-sorted", MAP_SORTED.format(self.layout.layout)))
 
     def _put(self, name: str, node: Node, canonical: str) -> None:
         if name in self.out.tensors:

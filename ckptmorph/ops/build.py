@@ -158,6 +158,14 @@ def map_form(node: Node, to: Literal["offset", "absolute"]) -> Node:
     return node.of
 
 
+def map_reordered(node: Node, order: Sequence[int], label: str) -> Node:
+    """An OFFSET map, I64 [D], of the same draft ids in another order: entry j is that of the draft id ``order[j]``.
+
+    The tensors with a row for each draft id must be permuted alike. Undone by the inverse order.
+    """
+    return map_form(permute(map_form(node, "absolute"), 0, 1, order, label), "offset")
+
+
 def mask_from_map(node: Node, size: int) -> Node:
     """The mask BOOL [size] of a draft-to-target map in OFFSET form, I64 [D]. Forgets the order of the map."""
     with _faults_of(node):

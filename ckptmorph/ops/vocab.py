@@ -24,7 +24,7 @@ from ckptmorph.ops.evidence import (
 )
 from ckptmorph.ops.integers import NonIntegral, decode_integers, decode_mask
 
-__all__ = ["NonIntegral", "Reading", "Verdict", "decode_integers", "decode_mask", "judge"]
+__all__ = ["NonIntegral", "Reading", "Verdict", "ascending_order", "decode_integers", "decode_mask", "judge"]
 
 
 class Verdict(Value):
@@ -46,6 +46,13 @@ class Verdict(Value):
     findings: tuple[Finding, ...] = ()
     readings: tuple[Reading, ...] = ()
     stored: Form | None = None
+
+
+def ascending_order(values: Sequence[int], form: Form) -> tuple[int, ...]:
+    """The draft ids of a map in ascending order of their target ids; empty when they are in that order already."""
+    targets = [value + index for index, value in enumerate(values)] if form == "offset" else list(values)
+    order = tuple(sorted(range(len(targets)), key=targets.__getitem__))
+    return () if order == tuple(range(len(targets))) else order
 
 
 def judge(

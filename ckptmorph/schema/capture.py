@@ -136,6 +136,19 @@ def ids_for(capture: Capture, rule: CaptureRule, states: Sequence[int], n: int |
     raise CannotCapture(f"no list of ids captures the states {ordered}: {rule.because}")
 
 
+def only(always: str, states: Sequence[int], n: int | None) -> None:
+    """See that the states are those that a library captures whatever a file says.
+
+    Raises:
+        CannotCapture: they are others.
+        NeedsTarget: it depends on the target's number of layers.
+    """
+    shown = f"always {always}"
+    fixed = [_state(value, shown) for value in _list(_value(always, _env(n), shown), shown)]
+    if list(states) != fixed:
+        raise CannotCapture(f"no ids stand in the file, the library always captures the states {fixed}")
+
+
 def _candidates(capture: Capture, rule: CaptureRule, states: list[int]) -> Iterator[list[int]]:
     """Inverted lists, natural order first; where order is free, also each other id in front.
 

@@ -98,8 +98,9 @@ def check_name(line: Name, text: str, covered: set[str], hub: Algorithm, at: Pos
     """Check a name line for one of the canonical tensors it names."""
     indices = {index for name in covered for index in template(name).indices}
     known = {*hub.dims, *hub.facts, *indices, "n", "release"}
+    cut = line.cut.when if line.cut is not None else None
     sizes = [s for shape in (line.shape or [], *line.also_shapes) for s in shape if isinstance(s, str)]
-    for condition in (line.where, line.when, *sizes):
+    for condition in (line.where, line.when, cut, *sizes):
         check_expr_names(condition or "0", known, at)
     for name in [n for n in (line.name, *line.also_read) if n is not None]:
         used = template(name).indices
@@ -129,6 +130,8 @@ def _check_form(line: Name, text: str, covered: set[str], hub: Algorithm, at: Po
         raise SchemaError(
             f"{text!r} is no vocabulary map or mask, so it has no identity", where=at.find(text)
         )
+    if line.ascending and any(hub.tensors[name].kind != "vocab_map" for name in covered):
+        raise SchemaError(f"{text!r} is no vocabulary map, so nothing ascends", where=at.find(text))
     if line.concat is not None:
         if template(text).tail:
             raise SchemaError(f"{text!r}: joined tensors are named one by one", where=at.find(text))

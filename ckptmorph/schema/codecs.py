@@ -14,26 +14,24 @@ from msgspec import Struct, field
 from ckptmorph.errors import ELSEWHERE
 from ckptmorph.findings import in_json, some
 from ckptmorph.schema.base import Cite
-from ckptmorph.schema.capture import CannotCapture, NeedsTarget, ids_for, known_classes, rule_for, states_of
+from ckptmorph.schema.capture import (
+    CannotCapture,
+    NeedsTarget,
+    ids_for,
+    known_classes,
+    only,
+    rule_for,
+    states_of,
+)  # fmt: skip
 from ckptmorph.schema.engines import Capture, CaptureRule, Case
-from ckptmorph.schema.paths import ABSENT, get_path
-from ckptmorph.schema.rope import scaling_fault
+from ckptmorph.schema.faults import CodecFault as CodecFault
+from ckptmorph.schema.paths import ABSENT, get_path, join
+from ckptmorph.schema.rope import read_rope
 
 #: A config that speaks of more layers is wrong, and lists of that length would take all memory.
 MAX_LAYERS = 10_000
 
-
 NO_SPELLING = "value-not-in-layout"
-
-
-class CodecFault(Exception):
-    """A config value that cannot be read, or a fact that cannot be written here."""
-
-    def __init__(self, message: str, *, code: str = "bad-config-value", next: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.code = code
-        self.next = next
 
 
 class Context(Struct, frozen=True):
@@ -131,81 +129,18 @@ def _read_dtype(config: Any, path: str, args: Args, ctx: Context) -> Any:
 # --- rotary embedding --------------------------------------------------------------------------------------------
 
 
-def _join(prefix: str, name: str) -> str:
-    return f"{prefix}.{name}" if prefix else name
-
-
-def _rope(config: Any, prefix: str, args: Args) -> tuple[Any, Any]:
-    """(theta, scaling) from the newer and the older spelling; each may be ABSENT. Raises on contradiction.
-
-    ``form: older`` is for readers that do not know the newer one.
-    """
-    new = ABSENT if args.get("form") == "older" else get_path(config, _join(prefix, "rope_parameters"))
-    old_theta = _base(get_path(config, _join(prefix, "rope_theta")))
-    old_scaling = get_path(config, _join(prefix, "rope_scaling"))
-    scaling = _scaling(old_scaling) if old_scaling is not ABSENT else ABSENT
-    if not isinstance(new, dict):
-        return old_theta, scaling
-    if new and all(isinstance(v, dict) for v in new.values()):
-        raise CodecFault(
-            f"{_join(prefix, 'rope_parameters')} differs by layer type ({', '.join(new)}); a drafter needs one",
-            code="nested-rope",
-        )
-    theta = _base(new.get("rope_theta"))
-    new_scaling = _scaling({k: v for k, v in new.items() if k != "rope_theta"})
-    if theta is not ABSENT and old_theta is not ABSENT and theta != old_theta:
-        raise CodecFault(
-            f"rope_theta is {old_theta} at {_join(prefix, 'rope_theta')} "
-            f"but {theta} in {_join(prefix, 'rope_parameters')}",
-            code="contradicting-rope",
-        )
-    if isinstance(old_scaling, dict) and scaling != new_scaling:
-        raise CodecFault(
-            f"{_join(prefix, 'rope_scaling')} says {scaling}, {_join(prefix, 'rope_parameters')} says {new_scaling}",
-            code="contradicting-rope",
-        )
-    return (theta if theta is not ABSENT else old_theta), new_scaling
-
-
-def _base(said: Any) -> Any:
-    if said is None or said is ABSENT:
-        return ABSENT
-    if isinstance(said, bool) or not isinstance(said, (int, float)) or not 0 < said < 1e300:
-        raise CodecFault(f"rope_theta is {in_json(said)}, not a positive number")
-    return float(said)
-
-
-def _scaling(said: Any) -> Any:
-    """Normal form of a scaling: None for plain rotary embedding, else the fields with ``rope_type`` as name."""
-    if said is None:
-        return None
-    if not isinstance(said, dict):
-        raise CodecFault(f"rope_scaling is {in_json(said)}, not an object")
-    fields = {k: v for k, v in said.items() if k not in ("type", "rope_type")}
-    given = [said[k] for k in ("type", "rope_type") if said.get(k) is not None]
-    if not all(isinstance(name, str) for name in given):
-        raise CodecFault(f"the type of rope scaling is {in_json(given[0])}, not a name")
-    names = set(given)
-    if len(names) > 1:
-        raise CodecFault(f"rope scaling has two types: {sorted(names)}", code="contradicting-rope")
-    kind = names.pop() if names else "default"
-    if (fault := scaling_fault(kind, fields)) is not None:
-        raise CodecFault(fault)
-    return None if kind == "default" and not fields else {"rope_type": kind, **fields}
-
-
 def _read_theta(config: Any, path: str, args: Args, ctx: Context) -> Any:
-    return _rope(config, path, args)[0]
+    return read_rope(config, path, args.get("form") == "older")[0]
 
 
 def _write_theta(value: Any, path: str, args: Args, ctx: Context) -> dict[str, Any]:
     if args.get("form") == "parameters":
-        return {_join(path, "rope_parameters.rope_theta"): value}
-    return {_join(path, "rope_theta"): value}
+        return {join(path, "rope_parameters.rope_theta"): value}
+    return {join(path, "rope_theta"): value}
 
 
 def _read_scaling(config: Any, path: str, args: Args, ctx: Context) -> Any:
-    theta, scaling = _rope(config, path, args)
+    theta, scaling = read_rope(config, path, args.get("form") == "older")
     # Where a base is stated and no scaling is, the absence is the statement: plain rotary embedding.
     return None if scaling is ABSENT and theta is not ABSENT else scaling
 
@@ -213,8 +148,8 @@ def _read_scaling(config: Any, path: str, args: Args, ctx: Context) -> Any:
 def _write_scaling(value: Any, path: str, args: Args, ctx: Context) -> dict[str, Any]:
     if args.get("form") == "parameters":
         fields = value or {"rope_type": "default"}
-        return {_join(path, f"rope_parameters.{k}"): v for k, v in fields.items()}
-    return {} if value is None else {_join(path, "rope_scaling"): dict(value)}
+        return {join(path, f"rope_parameters.{k}"): v for k, v in fields.items()}
+    return {} if value is None else {join(path, "rope_scaling"): dict(value)}
 
 
 # --- sliding windows ---------------------------------------------------------------------------------------------
@@ -227,19 +162,19 @@ def _read_windows(config: Any, path: str, args: Args, ctx: Context) -> Any:
         return ABSENT
     if layers > MAX_LAYERS:
         raise CodecFault(f"num_hidden_layers is {layers}; no drafter has that many layers")
-    types = get_path(config, _join(path, "layer_types"))
-    window = get_path(config, _join(path, "sliding_window")) or None
-    use = get_path(config, _join(path, "use_sliding_window"))
+    types = get_path(config, join(path, "layer_types"))
+    window = get_path(config, join(path, "sliding_window")) or None
+    use = get_path(config, join(path, "use_sliding_window"))
     if isinstance(types, list) and types:
         return [_window(kind, window, path) for kind in _fit(types, layers, path)]
     if window is None or use is False:
         return [None] * layers
     if use is True:
-        first = get_path(config, _join(path, "max_window_layers"))
+        first = get_path(config, join(path, "max_window_layers"))
         full = first if isinstance(first, int) and not isinstance(first, bool) else 0
         return [None if i < full else window for i in range(layers)]
     raise CodecFault(
-        f"{_join(path, 'sliding_window')} is {window} but neither layer_types nor use_sliding_window says where",
+        f"{join(path, 'sliding_window')} is {window} but neither layer_types nor use_sliding_window says where",
         code="ambiguous-window",
     )
 
@@ -249,7 +184,7 @@ def _fit(types: list[Any], layers: int, path: str) -> list[Any]:
         return types
     if len(set(map(str, types))) == 1:
         return [types[0]] * layers
-    raise CodecFault(f"{_join(path, 'layer_types')} has {len(types)} entries for {layers} draft layers")
+    raise CodecFault(f"{join(path, 'layer_types')} has {len(types)} entries for {layers} draft layers")
 
 
 def _window(kind: Any, window: Any, path: str) -> int | None:
@@ -257,11 +192,11 @@ def _window(kind: Any, window: Any, path: str) -> int | None:
         return None
     if kind != "sliding_attention":
         raise CodecFault(
-            f"{_join(path, 'layer_types')} holds {in_json(kind)}; known are full_attention, sliding_attention"
+            f"{join(path, 'layer_types')} holds {in_json(kind)}; known are full_attention, sliding_attention"
         )
     if not isinstance(window, int) or isinstance(window, bool) or window <= 0:
         raise CodecFault(
-            f"a layer is sliding_attention but {_join(path, 'sliding_window')} is {in_json(window)}"
+            f"a layer is sliding_attention but {join(path, 'sliding_window')} is {in_json(window)}"
         )
     return window
 
@@ -274,9 +209,9 @@ def _write_windows(value: Any, path: str, args: Args, ctx: Context) -> dict[str,
         raise CodecFault(f"layers have different windows {sorted(sizes)}; one field holds them all")
     types = ["full_attention" if w is None else "sliding_attention" for w in value]
     return {
-        _join(path, "layer_types"): types,
-        _join(path, "sliding_window"): sizes.pop(),
-        _join(path, "use_sliding_window"): True,
+        join(path, "layer_types"): types,
+        join(path, "sliding_window"): sizes.pop(),
+        join(path, "use_sliding_window"): True,
     }
 
 
@@ -368,6 +303,9 @@ def _read_states(config: Any, path: str, args: Args, ctx: Context) -> Any:
 def _write_states(value: Any, path: str, args: Args, ctx: Context) -> dict[str, Any]:
     capture, rules = _rules(args, ctx)
     try:
+        if "always" in args:
+            only(args["always"], value, ctx.n)
+            return {}
         return {path: ids_for(capture, rules[-1], value, ctx.n)}
     except CannotCapture as exc:
         raise CodecFault(
@@ -379,7 +317,9 @@ def _write_states(value: Any, path: str, args: Args, ctx: Context) -> dict[str, 
         ) from None
 
 
-_STATES = {"engine": "engine", "order": "text"} | dict.fromkeys(("h", "lowest", "highest"), "expression")
+_STATES = {"engine": "engine", "order": "text"} | dict.fromkeys(
+    ("h", "lowest", "highest", "always"), "expression"
+)
 _FORM = {"form": "text"}
 
 CODECS: dict[str, Codec] = {

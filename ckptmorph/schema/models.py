@@ -164,6 +164,16 @@ class Entry(Model, Line):
         return [] if self.at is None else [self.at] if isinstance(self.at, str) else list(self.at)
 
 
+class Loss(Model):
+    """Something this layout cannot hold."""
+
+    id: Annotated[str, Meta(description="what --accept names")]
+    severity: Annotated[Literal["recoverable", "lossy", "semantic"], Meta(description="what becomes of it")]
+    when: Annotated[ExprText, Meta(description="drafters that lose it")]
+    because: Annotated[str, Meta(description="why it cannot be held")]
+    source: Sources | None = None
+
+
 class Name(Model):
     """How canonical tensors are called (and formed) here. The first line that covers a tensor counts."""
 
@@ -205,6 +215,17 @@ class Name(Model):
     identity: Annotated[
         bool, Meta(description="of a map or mask: written even for a full vocabulary, as the identity")
     ] = False
+    ascending: Annotated[
+        bool,
+        Meta(
+            description="of a vocabulary map: draft ids follow their target ids here; the map is sorted, and with it "
+            "every tensor that has a row for each draft id"
+        ),
+    ] = False
+    cut: Annotated[
+        Loss | None,
+        Meta(description="rows beyond the shape may follow; they are left out, which is this loss"),
+    ] = None
     versions: VersionSpec | None = None
     because: Annotated[str | None, Meta(description="why this line is here")] = None
     source: Sources | None = None
@@ -258,16 +279,6 @@ class Ignored(Model):
     source: Sources | None = None
 
 
-class Loss(Model):
-    """Something this layout cannot hold."""
-
-    id: Annotated[str, Meta(description="what --accept names")]
-    severity: Annotated[Literal["recoverable", "lossy", "semantic"], Meta(description="what becomes of it")]
-    when: Annotated[ExprText, Meta(description="drafters that lose it")]
-    because: Annotated[str, Meta(description="why it cannot be held")]
-    source: Sources | None = None
-
-
 class Writer(Model):
     """The library that writes a layout."""
 
@@ -298,6 +309,11 @@ class Layout(Model):
     ignored_tensors: Annotated[list[Ignored], Meta(description="tensors left out on purpose")] = []
     ignored_config: Annotated[list[Ignored], Meta(description="fields left out on purpose")] = []
     losses: Annotated[list[Loss], Meta(description="what it cannot hold")] = []
+
+    @property
+    def all_losses(self) -> list[Loss]:
+        """Those of writing it, and those of reading it."""
+        return [*self.losses, *[line.cut for line in self.names if line.cut is not None]]
 
 
 class Check(Model):

@@ -69,3 +69,8 @@ def leaves(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield from leaves(item, f"{prefix}.{i}" if prefix else str(i))
     else:
         yield prefix, value
+
+
+def join(prefix: str, name: str) -> str:
+    """The path of a field below a prefix, which may be empty."""
+    return f"{prefix}.{name}" if prefix else name

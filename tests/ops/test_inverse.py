@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from ckptmorph.ops.nodes import (
     Source,
     View,
 )
+from ckptmorph.ops.vocab import ascending_order
 from tests.ops.reference import evaluate
 from tests.ops.strategies import (
     contents,
@@ -183,3 +185,26 @@ def test_what_has_no_inverse_says_so() -> None:
         with pytest.raises(InternalError, match="cannot be undone"):
             inverse(node)
     assert inverse(A) == inverse(Fill(value="ones", dtype="F32", shape=())) == ()
+
+
+@given(st.permutations(range(6)), st.lists(st.integers(0, 40), min_size=6, max_size=6, unique=True))
+def test_a_map_in_another_order_and_back(order: list[int], targets: list[int]) -> None:
+    """Entry j means the target id that draft id order[j] meant; the inverse order gives the map back."""
+    stored = Source(tensor="a", dtype="I64", shape=(6,))
+    data = {"a": struct.pack("<6q", *[target - draft for draft, target in enumerate(targets)])}
+    moved = build.map_reordered(stored, order, "p")
+    found = struct.unpack("<6q", data_of(moved, data))
+    assert [offset + draft for draft, offset in enumerate(found)] == [targets[draft] for draft in order]
+    assert build.map_reordered(moved, inverse_order(tuple(order)), "p") == stored
+
+
+@given(
+    st.lists(st.integers(0, 99), min_size=1, max_size=8, unique=True), st.sampled_from(["offset", "absolute"])
+)
+def test_the_order_of_the_target_ids(targets: list[int], form: Any) -> None:
+    values = [t - i for i, t in enumerate(targets)] if form == "offset" else targets
+    order = ascending_order(values, form)
+    if targets == sorted(targets):
+        assert order == ()
+    else:
+        assert [targets[draft] for draft in order] == sorted(targets)

@@ -409,6 +409,19 @@ def test_where_ids_are_given_each_rule_says_what_they_mean(tmp_path: Path) -> No
     assert "each rule needs 'cases'" in refused_together(folder).message
 
 
+def test_only_a_vocabulary_map_ascends(tmp_path: Path) -> None:
+    old = "{tensor: norm.weight, name: net.norm, shape: [1, H]}"
+    folder, _ = edited(tmp_path, "layout.yaml", old, "{tensor: norm.weight, name: net.norm, ascending: true}")
+    assert refused_together(folder).message == "'norm.weight' is no vocabulary map, so nothing ascends"
+
+
+def test_the_condition_of_a_cut_is_checked(tmp_path: Path) -> None:
+    old = "{tensor: norm.weight, name: net.norm, shape: [1, H]}"
+    cut = "cut: {id: gone, severity: lossy, when: nobody > 1, because: rows of another kind}"
+    folder, _ = edited(tmp_path, "layout.yaml", old, f"{{tensor: norm.weight, name: net.norm, {cut}}}")
+    assert refused_together(folder).message.startswith("name 'nobody' is not known")
+
+
 def test_only_a_vocabulary_map_has_an_identity(tmp_path: Path) -> None:
     old = "{tensor: norm.weight, name: net.norm, shape: [1, H]}"
     folder, line = edited(

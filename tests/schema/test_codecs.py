@@ -114,11 +114,23 @@ def test_rope_comes_back_from_either_form(form: str | None, scaling: Any, path: 
         {"rope_parameters": {"rope_theta": 1e4}, "rope_theta": 5e5},
         {"rope_parameters": {"rope_theta": 1e4, **YARN}, "rope_scaling": {**YARN, "factor": 2.0}},
         {"rope_theta": 1e4, "rope_scaling": {"type": "yarn", "rope_type": "linear"}},
+        {"rope_theta": 1e4, "rope_scaling": {"rope_type": "default", "rope_theta": 5e5}},
+        {"rope_parameters": {"rope_theta": 1e4}, "rope_scaling": {"rope_theta": 5e5}},
     ],
 )
 def test_two_spellings_that_differ_are_a_contradiction(config: dict[str, Any]) -> None:
     assert fault("rope_scaling", config).code == "contradicting-rope"
     assert fault("rope_theta", config).code == "contradicting-rope"
+
+
+def test_a_base_within_the_scaling_is_no_part_of_it() -> None:
+    """transformers 5 keeps the base there, under the older name too; a reader of the older key only looks beside it."""
+    within = {"rope_scaling": {"rope_type": "default", "rope_theta": 5e5}}
+    assert (read("rope_theta", within), read("rope_scaling", within)) == (5e5, None)
+    both = {"rope_scaling": {**YARN, "rope_theta": 5e5}, "rope_theta": 5e5}
+    assert (read("rope_theta", both), read("rope_scaling", both)) == (5e5, YARN)
+    older = CODECS["rope_theta"].read(within, "", {"form": "older"}, NOTHING)
+    assert older is ABSENT
 
 
 def test_rope_by_layer_type_is_not_flattened() -> None:

@@ -21,7 +21,10 @@ def test_what_is_built_in() -> None:
     registry = load_registry()
     assert set(registry.algorithms) == {"eagle", "eagle3", "eagle3_mla", "eagle_mla", "peagle"}
     assert registry.layout_names() == [
+        "angelslim",
         "lmdeploy",
+        "modelopt",
+        "modelopt-megatron",
         "nemo-automodel",
         "safeailab",
         "sglang",
@@ -29,6 +32,7 @@ def test_what_is_built_in() -> None:
         "sglang-mistral-large",
         "specforge",
         "speculators",
+        "tensorrt_llm",
         "vllm",
         "vllm-cohere",
         "vllm-deepseek",
