@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ckptmorph.canonical import Drafter, Request
-from ckptmorph.facts import Known, assume, cite, layer_id_candidates, repeated_states, unread_fields
-from ckptmorph.findings import Finding, Severity, error, in_json, note, warning
+from ckptmorph.facts import Known, assume, layer_id_candidates, repeated_states, unread_fields
+from ckptmorph.findings import Finding, error, in_json, note, warning
+from ckptmorph.losses import broken
 from ckptmorph.matching import Matched
-from ckptmorph.schema.expr import holds, parse
-from ckptmorph.schema.models import Algorithm, Entry
+from ckptmorph.schema.expr import holds
+from ckptmorph.schema.models import Algorithm, Check, Entry
 from ckptmorph.schema.paths import set_path
 
 
@@ -71,7 +72,7 @@ def assume_defaults(drafter: Drafter, entries: list[Entry], request: Request) ->
 
 def check_drafter(drafter: Drafter, entries: list[Entry], request: Request) -> None:
     """Add what is wrong with a drafter as a whole to its findings."""
-    _rules(drafter)
+    _rules(drafter, request.target.layers)
     drafter.unread = unread_fields(entries, [i.name for i in drafter.layout.ignored_config], drafter.config)
     states = drafter.algorithm.states
     candidates: list[Finding] = []
@@ -85,22 +86,18 @@ def check_drafter(drafter: Drafter, entries: list[Entry], request: Request) -> N
     drafter.findings += candidates
 
 
-def _rules(drafter: Drafter) -> None:
+def _rules(drafter: Drafter, n: int | None) -> None:
     env = drafter.env
-    for check in drafter.algorithm.checks:
-        if holds(check.require, env) is False:
-            shown = ", ".join(f"{n} = {env[n]}" for n in sorted(parse(check.require).names) if n in env)
-            drafter.findings.append(
-                Finding(
-                    code=check.code,
-                    severity=Severity(check.severity),
-                    message=f"{check.message} ({shown})",
-                    where=check.where,
-                    hint=check.because,
-                    next=check.next or "ckptmorph inspect DRAFTER",
-                    source=cite(check.source),
-                )
-            )
+    drafter.findings += _broken(drafter.algorithm.checks, env)
+    drafter.findings += _broken(drafter.layout.checks, env | ({} if n is None else {"n": n}))
+
+
+def _broken(checks: Iterable[Check], env: Mapping[str, Any]) -> list[Finding]:
+    return [
+        broken(c, env, c.next or "ckptmorph inspect DRAFTER")
+        for c in checks
+        if holds(c.require, env) is False
+    ]
 
 
 def _required(drafter: Drafter, entries: list[Entry], seen: Mapping[str | None, str]) -> None:

@@ -35,6 +35,7 @@ QUESTIONS = frozenset(
     {
         "fact-not-stated",
         "target-needed",
+        "unclear-value",
         "ambiguous-d2t",
         "ambiguous-aux-ids",
         "ambiguous-layout",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from ckptmorph.canonical import Drafter, Request, codec_context
 from ckptmorph.errors import ELSEWHERE
 from ckptmorph.facts import Evidence, Known, Said, active, apply_defaults, cite, read_config, touched
 from ckptmorph.findings import error, in_json, warning
-from ckptmorph.losses import fixed_otherwise, losses_of
+from ckptmorph.losses import fixed_otherwise, guarded, losses_of
 from ckptmorph.names import ByFamily, Canon, Spelling, enumerate_tensors, part_of, written_as
 from ckptmorph.ops import build
 from ckptmorph.ops.nodes import Fill, Node
@@ -102,7 +102,8 @@ class _Writing:
         """The node to write, derived if the layout needs it and the drafter only implies it."""
         if not canon.exists(self.env):
             shape = canon.shape(self.env) if spelt is not None and spelt.line.identity else None
-            return None if shape is None else Fill(value="zeros", dtype=canon.spec.dtype, shape=shape)
+            value: Literal["ones", "zeros"] = "ones" if canon.spec.kind == "vocab_mask" else "zeros"
+            return None if shape is None else Fill(value=value, dtype=canon.spec.dtype, shape=shape)
         node = self.drafter.tensors.get(canon.name)
         if node is None and spelt is not None and not spelt.line.optional and spelt.name is not None:
             node = self.drafter.derivable.get(canon.name) or self._zeros(canon, spelt.line)
@@ -137,7 +138,7 @@ class _Writing:
         """New column order of the auxiliary states: ascending, if this layout captures so, else as they once were."""
         name = self.drafter.algorithm.states or ""
         states = self.drafter.facts.get(name)
-        entry = next((e for e in self.entries if e.codec == "states" and e.write), None)
+        entry = next((e for e in self.entries if e.codec == "states"), None)
         if states is None or entry is None:
             return None
         order = entry.args.get("order", "ascending")
@@ -206,6 +207,7 @@ class _Writing:
                 self._field(entry, self.kept, written)
         self.out.losses += losses_of(self.drafter, self.layout, self.entries)
         self.out.findings += fixed_otherwise(self.drafter, self.layout, self.entries)
+        self.out.findings += guarded(self.drafter, self.layout, self.context.n)
 
     def _clear(self, everything: bool) -> None:
         """Take out what the earlier config says otherwise, or in two ways: every spelling of the fact goes.
@@ -219,7 +221,11 @@ class _Writing:
                 fields[entry.fact] |= {f for path in entry.paths for f in touched(entry.codec, path)}
         for fact, own in fields.items():
             said, known = self.kept.values.get(fact), self.out.facts.get(fact)
-            if everything or (said is not None and known is not None and said.value != known.value):
+            if (
+                everything
+                or fact in self.kept.unclear
+                or (said is not None and known is not None and said.value != known.value)
+            ):
                 wrong |= own
         for _ in fields:  # a fact that shares a field may bring fields of its own
             wrong |= {f for own in fields.values() if own & wrong for f in own}

@@ -124,7 +124,7 @@ def check_name(line: Name, text: str, covered: set[str], hub: Algorithm, at: Pos
 def _check_form(line: Name, text: str, covered: set[str], hub: Algorithm, at: Positions) -> None:
     if line.form is not None and any(hub.tensors[name].kind != "vocab_map" for name in covered):
         raise SchemaError(f"{text!r} is no vocabulary map, so it has no form", where=at.find(text))
-    if line.identity and any(hub.tensors[name].kind != "vocab_map" for name in covered):
+    if line.identity and any(hub.tensors[name].kind == "weight" for name in covered):
         raise SchemaError(f"{text!r} is no vocabulary map, so it has no identity", where=at.find(text))
     if line.concat is not None:
         if template(text).tail:
