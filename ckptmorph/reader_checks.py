@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ckptmorph.canonical import Drafter, Request
@@ -12,7 +12,7 @@ from ckptmorph.findings import Finding, error, in_json, note, warning
 from ckptmorph.losses import broken
 from ckptmorph.matching import Matched
 from ckptmorph.schema.expr import holds
-from ckptmorph.schema.models import Algorithm, Check, Entry
+from ckptmorph.schema.models import Algorithm, Entry
 from ckptmorph.schema.paths import set_path
 
 
@@ -72,7 +72,7 @@ def assume_defaults(drafter: Drafter, entries: list[Entry], request: Request) ->
 
 def check_drafter(drafter: Drafter, entries: list[Entry], request: Request) -> None:
     """Add what is wrong with a drafter as a whole to its findings."""
-    _rules(drafter, request.target.layers)
+    _rules(drafter)
     drafter.unread = unread_fields(entries, [i.name for i in drafter.layout.ignored_config], drafter.config)
     states = drafter.algorithm.states
     candidates: list[Finding] = []
@@ -86,18 +86,11 @@ def check_drafter(drafter: Drafter, entries: list[Entry], request: Request) -> N
     drafter.findings += candidates
 
 
-def _rules(drafter: Drafter, n: int | None) -> None:
+def _rules(drafter: Drafter) -> None:
     env = drafter.env
-    drafter.findings += _broken(drafter.algorithm.checks, env)
-    drafter.findings += _broken(drafter.layout.checks, env | ({} if n is None else {"n": n}))
-
-
-def _broken(checks: Iterable[Check], env: Mapping[str, Any]) -> list[Finding]:
-    return [
-        broken(c, env, c.next or "ckptmorph inspect DRAFTER")
-        for c in checks
-        if holds(c.require, env) is False
-    ]
+    for check in drafter.algorithm.checks:
+        if holds(check.require, env) is False:
+            drafter.findings.append(broken(check, env, check.next or "ckptmorph inspect DRAFTER"))
 
 
 def _required(drafter: Drafter, entries: list[Entry], seen: Mapping[str | None, str]) -> None:

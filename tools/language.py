@@ -12,7 +12,7 @@ TITLES = {
     "Index": "`index:` of an algorithm",
     "Tensor": "`tensors:` of an algorithm",
     "Fact": "`facts:` of an algorithm",
-    "Check": "`checks:` everywhere, and `guards:` of a layout",
+    "Check": "`checks:` of an algorithm or an engine, and `guards:` of a layout",
     "Layout": "Layout",
     "Writer": "`written_by:` of a layout",
     "Clue": "`detect:` of a layout or a form",

@@ -327,7 +327,6 @@ class Layout(Model):
         list[Check],
         Meta(description="conditions on drafters that are to be written in it; they may ask for n, too"),
     ] = []
-    checks: Annotated[list[Check], Meta(description="conditions on drafters that are read from it")] = []
 
 
 class Index(Model):

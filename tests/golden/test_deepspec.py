@@ -217,10 +217,17 @@ def test_what_deepspec_cannot_hold_is_refused(tmp_path, code, knobs):
     assert refused(source, "deepspec", target=goal, facts={"speculative_tokens": 7}) == {code}
 
 
-def test_the_last_state_is_not_taken_because_it_would_be_the_normed_one(tmp_path):
+def test_the_last_state_is_not_written_because_the_evaluator_would_get_the_normed_one(tmp_path):
     source = build(tmp_path / "x", "vllm", **(FITTING | {"states": (2, 10, 18, 26, 36)}))
     found = refused(source, "deepspec", target=target(tmp_path, QWEN), facts={"speculative_tokens": 7})
     assert found == {"states-not-capturable"}
+
+
+def test_a_file_with_the_last_layer_is_read_as_it_was_trained(tmp_path):
+    """The cache that training reads holds raw outputs of layers; only the evaluator would see the normed state."""
+    source = drafter(tmp_path / "x", edits={"target_layer_ids": [1, 9, 17, 25, 35]})
+    _, said, _ = converted(source, "vllm", target=target(tmp_path, QWEN))
+    assert said["eagle_aux_hidden_state_layer_ids"] == [2, 10, 18, 26, 36]
 
 
 def test_biases_of_attention_come_together(tmp_path):
@@ -251,3 +258,12 @@ def test_a_drafter_for_gemma_is_refused_for_its_norms(tmp_path):
     with pytest.raises(InputError) as caught:
         api.plan(write_folder(tmp_path / "x", content, said), to="vllm", target=target(tmp_path, QWEN))
     assert "unexpected-tensor" in {f.code for f in caught.value.findings}
+
+
+def test_without_a_drafter_the_graph_lists_what_the_layout_asks(tmp_path):
+    asked = api.graph(from_="vllm", to="deepspec").conditions
+    assert "L == 1: the drafter has more than one layer" in asked
+    assert (
+        "qk_norm must be true: norms on queries and keys are always built, and norms of ones are not the same as none"
+        in asked
+    )

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ckptmorph import api
-from ckptmorph.errors import RefusedError
-from tests.builders import build, edited, floats, read_folder, write_folder
+from ckptmorph.errors import InputError, RefusedError
+from tests.builders import build, edited, floats, numbers, read_folder, write_folder
 from tests.cases.helpers import codes, finding
 from tests.golden.trainers import (
     ANSWERS,
@@ -169,26 +170,43 @@ def test_written_from_other_forms(tmp_path, start):
     same_bytes(read_folder(source), tensors)
 
 
-def test_a_pruned_head_is_a_warning_because_the_exporters_take_wrong_rows(tmp_path):
-    """lm_head[d2t] with offsets. Every exporter that leaves its version in the file does so; older ones did not."""
-    source = drafter(tmp_path / "x", pruned=True)
-    found = finding(api.inspect(source, target=target(tmp_path)).findings, "head-rows-suspicious")
-    assert found.severity.value == "warning"
-    assert found.where == "lm_head.weight"
-    _, _, report = converted(source, "vllm", target=target(tmp_path))
-    assert "head-rows-suspicious" in codes(report.findings, "warning")
+def pruned_by(folder: Path, pick: Callable[[int, int], int]) -> Path:
+    """A head pruned while exporting: of the whole head, for each draft id and its offset, the row that is picked."""
+    source = drafter(folder, pruned=True)
+    content = read_folder(source)
+    dtype, _, whole = floats("whole head", (512, 64))
+    rows = [whole[k * 128 : (k + 1) * 128] for k in range(512)]
+    picked = b"".join(rows[pick(i, offset)] for i, offset in enumerate(numbers(content["d2t"])))
+    content["lm_head.weight"] = (dtype, (128, 64), picked)
+    return write_folder(folder, content, json.loads((source / "config.json").read_text()))
 
 
-def test_a_whole_head_and_an_older_export_are_no_reason_to_warn(tmp_path):
-    whole = api.inspect(drafter(tmp_path / "whole"), target=target(tmp_path))
-    assert "head-rows-suspicious" not in codes(whole.findings)
-    content = midlayer(embed=True)
-    older = {
-        k: v for k, v in (CONFIG | NESTED | {"draft_vocab_size": 128}).items() if k != "_torchspec_version"
-    }
-    found = api.inspect(write_folder(tmp_path / "older", content, older), target=target(tmp_path))
-    assert found.layout == "sglang"
-    assert "head-rows-suspicious" not in codes(found.findings)
+def test_a_head_pruned_by_offsets_is_refused_because_its_rows_are_the_wrong_ones(tmp_path):
+    """lm_head[d2t], where d2t holds offsets: since April 2026, and before that lm_head[arange + d2t]."""
+    source = pruned_by(tmp_path / "x", lambda i, offset: offset)
+    found = finding(api.inspect(source, target=target(tmp_path)).findings, "head-rows-by-offset")
+    assert (found.severity.value, found.where) == ("error", "lm_head.weight")
+    with pytest.raises(InputError) as caught:
+        api.plan(source, to="vllm", target=target(tmp_path))
+    assert caught.value.code == "head-rows-by-offset"
+    checked = api.verify(source, engine="sglang", target=target(tmp_path))
+    assert "head-rows-by-offset" in codes(checked.findings, "error")
+
+
+def test_a_head_pruned_by_target_ids_is_right(tmp_path):
+    source = pruned_by(tmp_path / "x", lambda i, offset: i + offset)
+    tensors, _, report = converted(source, "vllm", target=target(tmp_path))
+    assert codes(report.findings, "error") == []
+    same_bytes(read_folder(source), tensors)
+
+
+def test_equal_rows_everywhere_and_one_equal_pair_prove_nothing(tmp_path):
+    alike = pruned_by(tmp_path / "alike", lambda i, offset: 7)
+    assert "head-rows-by-offset" not in codes(api.inspect(alike, target=target(tmp_path)).findings)
+    offset = numbers(read_folder(alike)["d2t"])
+    first = next(i for i in range(127) if offset[i] == offset[i + 1])
+    pair = pruned_by(tmp_path / "pair", lambda i, o: first if i in (first, first + 1) else i + o)
+    assert "head-rows-by-offset" not in codes(api.inspect(pair, target=target(tmp_path)).findings)
 
 
 def test_ids_at_the_top_may_be_counted_in_two_ways_so_they_are_a_question(tmp_path):
