@@ -316,3 +316,15 @@ def test_the_scalings_that_specforge_knows_stay(tmp_path, kind):
     source = build(tmp_path / "x", "vllm", edits={"rope_scaling": scaling})
     _, said, _ = converted(source, "specforge", target=target(tmp_path))
     assert said["rope_scaling"] == scaling
+
+
+def test_for_an_engine_the_question_is_a_warning_because_its_reading_is_known(tmp_path):
+    source = drafter(tmp_path / "x", edits={"norm_output": True})
+    result = api.verify(source, engine="sglang@0.5.23", target=target(tmp_path))
+    assert finding(result.findings, "unclear-value").severity.value == "warning"
+    assert codes(result.findings, "error") == []
+    settled = api.verify(
+        source, engine="sglang@0.5.23", target=target(tmp_path), facts={"norm_output": False}
+    )
+    misread = finding(settled.findings, "misread-fact")
+    assert (misread.severity.value, misread.where) == ("error", "norm_output")
