@@ -21,12 +21,15 @@ def test_what_is_built_in() -> None:
     registry = load_registry()
     assert set(registry.algorithms) == {"eagle", "eagle3", "eagle3_mla", "eagle_mla"}
     assert registry.layout_names() == [
+        "deepspec",
         "lmdeploy",
         "safeailab",
         "sglang",
         "sglang-mistral",
         "sglang-mistral-large",
+        "specforge",
         "speculators",
+        "torchspec",
         "vllm",
         "vllm-cohere",
         "vllm-deepseek",
