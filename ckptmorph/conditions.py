@@ -59,7 +59,7 @@ def conditions_to(registry: Registry, layout: Layout) -> Iterator[Condition]:
     for entry in registry.entries(layout.config):
         if entry.has_fixed and entry.code:
             yield Condition(entry.code, _must(entry), entry.because or "", None, False)
-    for guard in layout.guards:
+    for guard in [guard for guard in layout.guards if guard.severity == "error"]:
         yield Condition(guard.code, guard.require, guard.message, None, False)
 
 

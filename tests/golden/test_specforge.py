@@ -328,3 +328,11 @@ def test_for_an_engine_the_question_is_a_warning_because_its_reading_is_known(tm
     )
     misread = finding(settled.findings, "misread-fact")
     assert (misread.severity.value, misread.where) == ("error", "norm_output")
+
+
+@pytest.mark.parametrize("value", [True, False])
+def test_a_true_norm_output_is_written_with_a_word_about_older_releases(tmp_path, value):
+    source = build(tmp_path / "x", "vllm", edits={"norm_output": value})
+    _, said, report = converted(source, "specforge", target=target(tmp_path))
+    assert said.get("norm_output") is (True if value else None)
+    assert ("norm-output-by-release" in codes(report.findings, "warning")) is value
