@@ -1,4 +1,4 @@
-"""What an engine asks of a drafter, from its contract alone: the conditions under which a way to it is closed."""
+"""What an engine or a layout asks of a drafter, from its schema alone: the conditions under which a way is closed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from ckptmorph.findings import in_json
 from ckptmorph.schema.engines import Engine
+from ckptmorph.schema.models import Entry, Layout
 from ckptmorph.schema.registry import Registry
 from ckptmorph.schema.versions import covers
 
@@ -45,9 +46,23 @@ def conditions_of(
             if not covers(entry.versions, release) or entry.severity != "error":
                 continue
             if entry.has_fixed and entry.code:
-                value = entry.fixed if isinstance(entry.fixed, str) else in_json(entry.fixed)
-                must = f"{entry.fact} must be {value.removeprefix('=')}"
-                yield Condition(entry.code, must, entry.because or "", entry.versions, entry.acceptable)
+                yield Condition(
+                    entry.code, _must(entry), entry.because or "", entry.versions, entry.acceptable
+                )
     for check in engine.checks:
         if check.severity == "error" and covers(check.versions, release):
             yield Condition(check.code, check.require, check.message, check.versions, False)
+
+
+def conditions_to(registry: Registry, layout: Layout) -> Iterator[Condition]:
+    """The conditions for drafters that are to be written in a layout."""
+    for entry in registry.entries(layout.config):
+        if entry.has_fixed and entry.code:
+            yield Condition(entry.code, _must(entry), entry.because or "", None, False)
+    for guard in [guard for guard in layout.guards if guard.severity == "error"]:
+        yield Condition(guard.code, guard.require, guard.message, None, False)
+
+
+def _must(entry: Entry) -> str:
+    value = entry.fixed if isinstance(entry.fixed, str) else in_json(entry.fixed)
+    return f"{entry.fact} must be {value.removeprefix('=')}"

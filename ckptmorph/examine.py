@@ -98,7 +98,7 @@ def own_faults(source: Source, quantised: Quantised, predicted: Iterable[Finding
             continue
         if finding.code == "quantised-drafter":
             finding = _not_predicted(finding, quantised)
-        if finding.code in ("fact-not-stated", "target-needed"):
+        if finding.code in ("fact-not-stated", "target-needed", "unclear-value"):
             finding = replace(finding, severity=Severity.WARNING)
         if finding.code == "absolute-map":
             text = (

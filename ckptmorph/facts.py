@@ -60,10 +60,15 @@ class Known(Value):
 
 
 class Said(Struct):
-    """What a config says about facts: one value per fact, and everything that went wrong reading it."""
+    """What a config says about facts: one value per fact, and everything that went wrong reading it.
+
+    Attributes:
+        unclear: of a fact whose field holds a value of two meanings, the question that this is.
+    """
 
     values: dict[str, Known] = field(default_factory=dict)
     defaults: dict[str, Known] = field(default_factory=dict)
+    unclear: dict[str, Finding] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
 
 
@@ -95,8 +100,29 @@ def read_config(hub: Algorithm, entries: Iterable[Entry], config: Mapping[str, A
         if entry.pick != "agree":
             spoken = _picked(entry, spoken)
         for path, value in spoken:
-            _keep(said, entry.fact, value, path)
+            if entry.unclear is None or not _is_unclear(entry, value):
+                _keep(said, entry.fact, value, path)
+            elif entry.fact not in said.unclear:
+                said.unclear[entry.fact] = _question(hub, entry, path, value)
     return said
+
+
+def _is_unclear(entry: Entry, value: Any) -> bool:
+    assert entry.unclear is not None
+    return entry.unclear.values is None or value in entry.unclear.values
+
+
+def _question(hub: Algorithm, entry: Entry, path: str, value: Any) -> Finding:
+    assert entry.fact is not None and entry.unclear is not None
+    return error(
+        "unclear-value",
+        f"{path} is {in_json(value)}, and what that means for {entry.fact} depends on the release that wrote it",
+        where=path,
+        got=value,
+        hint=entry.unclear.because,
+        next=hub.facts[entry.fact].ask or f"--set {entry.fact}=...",
+        source=cite(entry.unclear.source),
+    )
 
 
 def _picked(entry: Entry, spoken: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
@@ -166,6 +192,8 @@ def apply_defaults(hub: Algorithm, entries: Iterable[Entry], env: Mapping[str, A
     for entry in entries:
         fixed = isinstance(entry.fixed, str) and entry.fixed.startswith("=")
         if entry.fact is None or not (entry.has_default or fixed) or entry.fact in said.defaults:
+            continue
+        if entry.fact in said.unclear:  # the field is there, so its absence means nothing
             continue
         if not _reads(entry, env):
             continue

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from ckptmorph.canonical import Drafter
 from ckptmorph.errors import ELSEWHERE, UsageError, did_you_mean, step
 from ckptmorph.facts import cite
-from ckptmorph.findings import Finding, Value, error, in_json
-from ckptmorph.schema.expr import parse
-from ckptmorph.schema.models import Entry, Layout, Loss
+from ckptmorph.findings import Finding, Severity, Value, error, in_json
+from ckptmorph.schema.expr import holds, parse
+from ckptmorph.schema.models import Check, Entry, Layout, Loss
 from ckptmorph.schema.registry import Registry
 
 
@@ -50,6 +51,38 @@ def fixed_otherwise(drafter: Drafter, layout: Layout, entries: Iterable[Entry]) 
             )
 
 
+def guarded(drafter: Drafter, layout: Layout, n: int | None) -> Iterator[Finding]:
+    """Conditions of a layout that this drafter does not meet. Those about a target of unknown depth are a question."""
+    env = drafter.env | ({} if n is None else {"n": n})
+    for guard in layout.guards:
+        held = holds(guard.require, env)
+        if held is None and n is None and "n" in parse(guard.require).names:
+            yield error(
+                "target-needed",
+                f"layout {layout.layout} asks for {guard.require}, and n, the target's number of layers, is not known",
+                where=guard.where,
+                hint=guard.because,
+                next="--target DIR_OR_CONFIG",
+                source=cite(guard.source),
+            )
+        if held is False:
+            yield broken(guard, env, guard.next or ELSEWHERE)
+
+
+def broken(check: Check, env: Mapping[str, Any], step: str) -> Finding:
+    """The finding of a condition that does not hold, with the values it looked at."""
+    shown = ", ".join(f"{n} = {env[n]}" for n in sorted(parse(check.require).names) if n in env)
+    return Finding(
+        code=check.code,
+        severity=Severity(check.severity),
+        message=f"{check.message} ({shown})",
+        where=check.where,
+        hint=check.because,
+        next=step,
+        source=cite(check.source),
+    )
+
+
 def losses_of(drafter: Drafter, layout: Layout, entries: Iterable[Entry]) -> list[Lost]:
     """Facts that change results and have no field here are losses; harmless ones wait in the side-car."""
     out: list[Lost] = []
@@ -83,6 +116,7 @@ def known_losses(registry: Registry, algorithm: str, accept: Iterable[str], to: 
     lines += [entry for e in engines for form in e.forms for entry in registry.entries(form.config)]
     known = {loss_id(fact) for fact in registry.algorithm(algorithm).facts}
     known |= {loss.id for layout in registry.layouts_of(algorithm) for loss in layout.all_losses}
+    known |= {guard.code for layout in registry.layouts_of(algorithm) for guard in layout.guards}
     known |= {entry.code for entry in lines if entry.code} | {c.code for e in engines for c in e.checks}
     for name in accept:
         if name not in known:

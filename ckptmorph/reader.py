@@ -261,6 +261,8 @@ class _Reading:
                 facts[name] = trusted
             elif default is not None:
                 facts[name] = default
+            elif name in self.said.unclear:
+                self.drafter.findings.append(self.said.unclear[name])
         target = self.request.target
         for name, field_name in self.hub.target_facts().items():
             if field_name == "architectures" and target.architecture is not None:

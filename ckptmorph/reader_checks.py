@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from ckptmorph.canonical import Drafter, Request
-from ckptmorph.facts import Known, assume, cite, layer_id_candidates, repeated_states, unread_fields
-from ckptmorph.findings import Finding, Severity, error, in_json, note, warning
+from ckptmorph.facts import Known, assume, layer_id_candidates, repeated_states, unread_fields
+from ckptmorph.findings import Finding, error, in_json, note, warning
+from ckptmorph.losses import broken
 from ckptmorph.matching import Matched
-from ckptmorph.schema.expr import holds, parse
+from ckptmorph.schema.expr import holds
 from ckptmorph.schema.models import Algorithm, Entry
 from ckptmorph.schema.paths import set_path
 
@@ -89,18 +90,7 @@ def _rules(drafter: Drafter) -> None:
     env = drafter.env
     for check in drafter.algorithm.checks:
         if holds(check.require, env) is False:
-            shown = ", ".join(f"{n} = {env[n]}" for n in sorted(parse(check.require).names) if n in env)
-            drafter.findings.append(
-                Finding(
-                    code=check.code,
-                    severity=Severity(check.severity),
-                    message=f"{check.message} ({shown})",
-                    where=check.where,
-                    hint=check.because,
-                    next=check.next or "ckptmorph inspect DRAFTER",
-                    source=cite(check.source),
-                )
-            )
+            drafter.findings.append(broken(check, env, check.next or "ckptmorph inspect DRAFTER"))
 
 
 def _required(drafter: Drafter, entries: list[Entry], seen: Mapping[str | None, str]) -> None:

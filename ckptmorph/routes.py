@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from ckptmorph.conditions import conditions_of
+from ckptmorph.conditions import conditions_of, conditions_to
 from ckptmorph.errors import RefusedError
 from ckptmorph.findings import Finding
 from ckptmorph.graphs import edges_of, layout_node, search, start_of
@@ -91,11 +91,9 @@ def routed(registry: Registry, source: Source | None, wish: Wish) -> GraphView:
                 EdgeView(start=start, end=end, conditions=("open too, but another layout is preferred",))
             )
     first = wanted[0]
-    asked = (
-        conditions_of(registry, first.at.engine, first.layout.layout, first.at.known)
-        if first.at is not None
-        else ()
-    )
+    asked = list(conditions_to(registry, first.layout))
+    if first.at is not None:
+        asked += conditions_of(registry, first.at.engine, first.layout.layout, first.at.known)
     return GraphView(
         nodes=whole.nodes, edges=whole.edges, start=start, goal=wish.to, route=route, closed=tuple(closed),
         conditions=tuple(condition.text for condition in asked),

@@ -17,6 +17,7 @@ from ckptmorph.detect import Detection, detect, ranked, telling
 from ckptmorph.errors import CkptmorphError, InputError, RefusedError, UsageError, did_you_mean
 from ckptmorph.facts import Evidence, Known, parse_given
 from ckptmorph.findings import Finding, errors_in
+from ckptmorph.head_rows import row_findings
 from ckptmorph.predictions import EngineAt, engine_at
 from ckptmorph.provenance import Ancestor, SideCar, ancestor_of, find_ancestor, read_sidecar, trusted_facts
 from ckptmorph.reader import read_drafter
@@ -35,6 +36,7 @@ QUESTIONS = frozenset(
     {
         "fact-not-stated",
         "target-needed",
+        "unclear-value",
         "ambiguous-d2t",
         "ambiguous-aux-ids",
         "ambiguous-layout",
@@ -243,7 +245,8 @@ def open_source(registry: Registry, folder: Folder, wish: Wish) -> Source:
     if form is not None and request.map_form is None:
         request = replace(request, map_form=form)
     drafter = read_drafter(registry, layout, folder.tensors, folder.config, folder.read, request)
-    drafter.findings = [*folder.findings, *notes, *beside, *drafter.findings]
+    wrong_rows = row_findings(drafter, folder)
+    drafter.findings = [*folder.findings, *notes, *beside, *drafter.findings, *wrong_rows]
     return Source(folder, layout, detection, car, request, drafter, name, release)
 
 

@@ -10,7 +10,7 @@ from ckptmorph.canonical import Drafter, Request, codec_context
 from ckptmorph.errors import ELSEWHERE
 from ckptmorph.facts import Evidence, Known, Said, active, apply_defaults, cite, read_config, touched
 from ckptmorph.findings import error, in_json, note, warning
-from ckptmorph.losses import fixed_otherwise, losses_of
+from ckptmorph.losses import fixed_otherwise, guarded, losses_of
 from ckptmorph.names import ByFamily, Canon, Spelling, enumerate_tensors, part_of, written_as
 from ckptmorph.ops import build
 from ckptmorph.ops.nodes import Fill, Node
@@ -149,7 +149,7 @@ class _Writing:
         """New column order of the auxiliary states: ascending, if this layout captures so, else as they once were."""
         name = self.drafter.algorithm.states or ""
         states = self.drafter.facts.get(name)
-        entry = next((e for e in self.entries if e.codec == "states" and e.write), None)
+        entry = next((e for e in self.entries if e.codec == "states"), None)
         if states is None or entry is None:
             return None
         order = entry.args.get("order", "ascending")
@@ -218,6 +218,7 @@ class _Writing:
                 self._field(entry, self.kept, written)
         self.out.losses += losses_of(self.drafter, self.layout, self.entries)
         self.out.findings += fixed_otherwise(self.drafter, self.layout, self.entries)
+        self.out.findings += guarded(self.drafter, self.layout, self.context.n)
 
     def _clear(self, everything: bool) -> None:
         """Take out what the earlier config says otherwise, or in two ways: every spelling of the fact goes.
@@ -231,7 +232,11 @@ class _Writing:
                 fields[entry.fact] |= {f for path in entry.paths for f in touched(entry.codec, path)}
         for fact, own in fields.items():
             said, known = self.kept.values.get(fact), self.out.facts.get(fact)
-            if everything or (said is not None and known is not None and said.value != known.value):
+            if (
+                everything
+                or fact in self.kept.unclear
+                or (said is not None and known is not None and said.value != known.value)
+            ):
                 wrong |= own
         for _ in fields:  # a fact that shares a field may bring fields of its own
             wrong |= {f for own in fields.values() if own & wrong for f in own}

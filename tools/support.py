@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckptmorph.conditions import Condition, conditions_of
+from ckptmorph.conditions import Condition, conditions_of, conditions_to
 from ckptmorph.losses import loss_id
 from ckptmorph.schema.engines import Engine
 from ckptmorph.schema.models import Entry, Layout
@@ -47,6 +47,11 @@ def _algorithm(registry: Registry, algorithm: str) -> str:
         for engine in engines
         for c in _conditions(registry, engine)
     ]
+    asked = [
+        [f"`{y.layout}`", f"`{c.code}`", _cell(c.must), _cell(c.because)]
+        for y in layouts
+        for c in conditions_to(registry, y)
+    ]
     kinds = ", ".join(f"`{y.layout}`" for y in layouts if y.only_for is not None)
     special = f"; {kinds} are for special decoder layers and left out here" if kinds else ""
     return f"""## {algorithm}
@@ -66,6 +71,21 @@ What closes the way to an engine. `verify` reports the same codes. Those with a 
 <details><summary>{len(closes)} conditions of {len(engines)} engines</summary>
 
 {_table(["engine", "code", "a drafter must have", "because"], closes)}
+</details>
+{_details(asked)}"""
+
+
+def _details(asked: list[list[str]]) -> str:
+    """The conditions of layouts, where there are any."""
+    if not asked:
+        return ""
+    table = _table(["layout", "code", "a drafter must have", "because"], asked)
+    return f"""
+What closes the way to a layout, whoever reads it:
+
+<details><summary>{len(asked)} conditions of {len({row[0] for row in asked})} layouts</summary>
+
+{table}
 </details>
 """
 

@@ -95,6 +95,8 @@ def cross_check(registry: Registry) -> None:
         _check_absent(layout.names, hub, at.within("names"))
         for k, loss in enumerate(layout.losses):
             _check_expr(loss.when, hub, at.within("losses", k))
+        for k, guard in enumerate(layout.guards):
+            _check_expr(guard.require, hub, at.within("guards", k))
         _check_expr(layout.only_for or "true", hub, at)
     for engine in registry.engines.values():
         _check_engine(registry, engine)

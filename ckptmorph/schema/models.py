@@ -79,6 +79,14 @@ class Fact(Model):
     ask: Annotated[str | None, Meta(description="how the user answers when it is missing")] = None
 
 
+class Unclear(Model):
+    """Values that writers of different releases mean differently, so that reading one of them is a question."""
+
+    values: Annotated[list[Any] | None, Meta(description="the values; without them any value")] = None
+    because: Annotated[str, Meta(description="what they may mean; shown to the user")]
+    source: Sources
+
+
 class Line:
     """A line of a config: an `Entry`, or the `Use` of a fragment. Its keys tell which."""
 
@@ -124,6 +132,9 @@ class Entry(Model, Line):
         False
     )
     write: Annotated[bool, Meta(description="false: this line is only read")] = True
+    unclear: Annotated[
+        Unclear | None, Meta(description="values here that are a question, unless the user answers it")
+    ] = None
     null_means_absent: Annotated[bool, Meta(description="false: an explicit null is a value")] = True
     required: Annotated[bool, Meta(description="writing needs it / this reader fails without it")] = False
     when: Annotated[ExprText | None, Meta(description="write only when this holds")] = None
@@ -213,7 +224,8 @@ class Name(Model):
     absent: Annotated[bool, Meta(description="this layout never holds the tensor")] = False
     optional: Annotated[bool, Meta(description="written when there is one, not asked for")] = False
     identity: Annotated[
-        bool, Meta(description="of a map or mask: written even for a full vocabulary, as the identity")
+        bool,
+        Meta(description="of a map or mask: written even for a full vocabulary, as the identity or all true"),
     ] = False
     ascending: Annotated[
         bool,
@@ -286,6 +298,28 @@ class Writer(Model):
     versions: VersionSpec
 
 
+class Check(Model):
+    """A condition; when it is false, it gives the finding. What cannot be computed says nothing."""
+
+    code: Annotated[str, Meta(description="code of the finding")]
+    require: Annotated[ExprText, Meta(description="what must hold")]
+    severity: Annotated[Literal["error", "warning", "note"], Meta(description="severity of the finding")] = (
+        "error"
+    )
+    message: Annotated[str, Meta(description="the finding in words")]
+    where: Annotated[str | None, Meta(description="tensor or field it is about")] = None
+    next: Annotated[str | None, Meta(description="what the user can do")] = None
+    stops: Annotated[
+        Literal["start", "forward"] | None,
+        Meta(
+            description="an engine fails then, when it starts or at its first forward, instead of working otherwise"
+        ),
+    ] = None
+    versions: VersionSpec | None = None
+    because: Annotated[str, Meta(description="how the rule came about")]
+    source: Sources
+
+
 class Layout(Model):
     """One way of writing a drafter to disk."""
 
@@ -309,33 +343,15 @@ class Layout(Model):
     ignored_tensors: Annotated[list[Ignored], Meta(description="tensors left out on purpose")] = []
     ignored_config: Annotated[list[Ignored], Meta(description="fields left out on purpose")] = []
     losses: Annotated[list[Loss], Meta(description="what it cannot hold")] = []
+    guards: Annotated[
+        list[Check],
+        Meta(description="conditions on drafters that are to be written in it; they may ask for n, too"),
+    ] = []
 
     @property
     def all_losses(self) -> list[Loss]:
         """Those of writing it, and those of reading it."""
         return [*self.losses, *[line.cut for line in self.names if line.cut is not None]]
-
-
-class Check(Model):
-    """A condition; when it is false, it gives the finding. What cannot be computed says nothing."""
-
-    code: Annotated[str, Meta(description="code of the finding")]
-    require: Annotated[ExprText, Meta(description="what must hold")]
-    severity: Annotated[Literal["error", "warning", "note"], Meta(description="severity of the finding")] = (
-        "error"
-    )
-    message: Annotated[str, Meta(description="the finding in words")]
-    where: Annotated[str | None, Meta(description="tensor or field it is about")] = None
-    next: Annotated[str | None, Meta(description="what the user can do")] = None
-    stops: Annotated[
-        Literal["start", "forward"] | None,
-        Meta(
-            description="an engine fails then, when it starts or at its first forward, instead of working otherwise"
-        ),
-    ] = None
-    versions: VersionSpec | None = None
-    because: Annotated[str, Meta(description="how the rule came about")]
-    source: Sources
 
 
 class Index(Model):

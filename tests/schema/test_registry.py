@@ -22,6 +22,7 @@ def test_what_is_built_in() -> None:
     assert set(registry.algorithms) == {"eagle", "eagle3", "eagle3_mla", "eagle_mla", "peagle"}
     assert registry.layout_names() == [
         "angelslim",
+        "deepspec",
         "lmdeploy",
         "modelopt",
         "modelopt-megatron",
@@ -33,6 +34,7 @@ def test_what_is_built_in() -> None:
         "specforge",
         "speculators",
         "tensorrt_llm",
+        "torchspec",
         "vllm",
         "vllm-cohere",
         "vllm-deepseek",
