@@ -16,7 +16,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import ckptmorph
-from ckptmorph.errors import CkptmorphError, RefusedError
+from ckptmorph.detect import ranked
+from ckptmorph.errors import RefusedError
+from ckptmorph.schema.registry import load_registry
 from tests.builders import build, read_folder
 from tests.cases.helpers import codes, config_of, finding, refuse, snapshot
 
@@ -317,6 +319,31 @@ def test_drafters_of_others_are_not_taken_for_it(tmp_path, layout):
     assert ckptmorph.inspect(build(tmp_path / "in", layout)).layout == layout
 
 
+def test_ids_that_somebody_put_in_for_an_engine_make_it_that_engines(tmp_path):
+    """vLLM's key counts otherwise than the recipe's argument does; the name of the class does not outweigh it."""
+    shutil.copytree(FIXTURES / "eagle3" / INNER, tmp_path / "in")
+    served_by_vllm(tmp_path / "in")
+    said = config_of(tmp_path / "in") | {"eagle_aux_hidden_state_layer_ids": [2, 18, 33]}
+    (tmp_path / "in" / "config.json").write_text(json.dumps(said))
+    seen = ckptmorph.inspect(tmp_path / "in")
+    assert (seen.layout, seen.facts["aux_states"].value) == ("vllm", [2, 18, 33])
+
+
+def test_names_with_model_alone_are_still_sglangs(tmp_path):
+    """SGLang takes the prefix off as well; without a mark of the recipe such a file was never its own."""
+
+    def prefixed(name):
+        return (
+            name
+            if name in ("lm_head.weight", "d2t", "t2d")
+            else f"model.{name.replace('midlayer', 'layers.0')}"
+        )
+
+    for ids in ((1, 17, 32), None):
+        source = build(tmp_path / f"in{ids}", "sglang", rename=prefixed, ids=ids)
+        assert ckptmorph.inspect(source).layout == "sglang"
+
+
 def test_a_parallel_drafter_is_another_algorithm(tmp_path):
     """The same class name, one tensor more: not read as one that drafts token by token."""
     shutil.copytree(FIXTURES / "eagle3" / INNER, tmp_path / "in")
@@ -324,8 +351,9 @@ def test_a_parallel_drafter_is_another_algorithm(tmp_path):
     save_file(content | {"mask_hidden": torch.zeros(1, 1, 96)}, tmp_path / "in" / "model.safetensors")
     said = config_of(tmp_path / "in") | {"parallel_drafting": True, "mask_token_id": 3}
     (tmp_path / "in" / "config.json").write_text(json.dumps(said))
-    with pytest.raises(CkptmorphError):
-        ckptmorph.plan(tmp_path / "in", to="sglang", **SAY)
+    found = ranked(load_registry(), read_folder(tmp_path / "in"), said)
+    ours = next(c for c in found if (c.algorithm, c.layout) == ("eagle3", "nemo-automodel"))
+    assert ours.excluded is not None and "mask_hidden" in ours.excluded
 
 
 # What the class cannot hold: knobs, edits of the config, and the code that closes the way.

@@ -22,6 +22,8 @@ def test_what_is_built_in() -> None:
     assert set(registry.algorithms) == {"eagle", "eagle3", "eagle3_mla", "eagle_mla"}
     assert registry.layout_names() == [
         "lmdeploy",
+        "modelopt-megatron",
+        "nemo-automodel",
         "safeailab",
         "sglang",
         "sglang-mistral",
