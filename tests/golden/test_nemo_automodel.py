@@ -401,3 +401,19 @@ def test_a_rotary_embedding_of_a_part_of_each_head_is_a_loss(tmp_path):
     refuse(source, "nemo-automodel", RefusedError, "loss-not-accepted", "rotary-share-unsupported")
     ckptmorph.convert(source, tmp_path / "out", to="nemo-automodel", accept=["rotary-share-unsupported"])
     assert config_of(tmp_path / "out")["partial_rotary_factor"] == 0.5
+
+
+def test_a_table_that_lacks_may_be_the_targets(tmp_path):
+    """Its loader stops without one; the refusal says how to put the target's in."""
+    source = FIXTURES.parent / "trained-eagle3-vllm"
+    target = FIXTURES.parent / "trained-target"
+    error = refuse(source, "nemo-automodel", RefusedError, "own-embedding-needed", target=target)
+    assert "--embed-from-target" in (finding(error.findings, "own-embedding-needed").hint or "")
+    ckptmorph.convert(source, tmp_path / "out", to="nemo-automodel", target=target, embed_from_target=True)
+    ours, theirs = read_folder(source), read_folder(tmp_path / "out")
+    assert theirs["model.embed_tokens.weight"] == read_folder(target)["model.embed_tokens.weight"]
+    assert set(theirs) == set(names("eagle3", "model.layers.0.", "model."))
+    assert config_of(tmp_path / "out")["aux_layer_ids"] == [0, 2, 5]
+    assert {n.removeprefix("model."): t for n, t in theirs.items() if "embed" not in n} == {
+        n.replace("midlayer.", "layers.0."): t for n, t in ours.items()
+    }
