@@ -344,6 +344,16 @@ def test_names_with_model_alone_are_still_sglangs(tmp_path):
         assert ckptmorph.inspect(source).layout == "sglang"
 
 
+@pytest.mark.parametrize("prefix", ["model.", ""])
+def test_a_drafter_with_latent_attention_is_another_algorithm(prefix):
+    """It is saved under the same class name; DeepSeek's layer has other projections."""
+    content = {f"{prefix}fc.weight", f"{prefix}layers.0.self_attn.kv_a_proj_with_mqa.weight"}
+    said = {"architectures": ["LlamaEagle3DraftModel"], "parallel_drafting": False}
+    found = ranked(load_registry(), content, said)
+    ours = next(c for c in found if (c.algorithm, c.layout) == ("eagle3", "nemo-automodel"))
+    assert ours.excluded is not None and "kv_a_proj_with_mqa" in ours.excluded
+
+
 def test_a_parallel_drafter_is_another_algorithm(tmp_path):
     """The same class name, one tensor more: not read as one that drafts token by token."""
     shutil.copytree(FIXTURES / "eagle3" / INNER, tmp_path / "in")
