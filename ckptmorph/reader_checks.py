@@ -27,20 +27,20 @@ def flag_findings(
             return []
         said = f"{name} is true, because {fact.evidence.at} is in the file"
         return [note("flag-set-from-tensors", said, where=name)]
+    place = f"at {stated.evidence.at}" if stated.evidence.at else "in every drafter of this form"
     if stated.value is True:
         lost = next(s.name if s and s.name else c.name for c, s in matched.absent if c.spec.shown == name)
         return [
             error(
                 "missing-tensor",
-                f"{name} is true at {stated.evidence.at}, but {lost} is not in the file",
+                f"{name} is true {place}, but {lost} is not in the file",
                 where=stated.evidence.at,
                 hint="the tensor was lost, or the flag is wrong; the drafter cannot be right either way",
                 next="export the drafter again; or correct the flag, if it was trained without the tensor",
             )
         ]
     said = (
-        f"{name} is {in_json(stated.value)} at {stated.evidence.at}, but {fact.evidence.at} is in the file; "
-        f"the tensors count"
+        f"{name} is {in_json(stated.value)} {place}, but {fact.evidence.at} is in the file; the tensors count"
     )
     return [
         warning("config-corrected", said, where=stated.evidence.at, expected=fact.value, got=stated.value)

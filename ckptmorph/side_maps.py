@@ -50,7 +50,10 @@ def with_side_maps(
             text = f"The weights hold no vocabulary map; {' and '.join(header.tensors)} of {place / file} is used."
             tensors = folder.tensors | header.tensors
             side = {**folder.side, file: header}
-            return replace(folder, tensors=tensors, side=side), form, [note("map-beside", text, where=file)]
+            # It is opened after all.
+            said = tuple(f for f in folder.findings if (f.code, f.where) != ("pickle-not-read", file))
+            told = [note("map-beside", text, where=file)]
+            return replace(folder, tensors=tensors, side=side, findings=said), form, told
     return folder, None, []
 
 

@@ -228,7 +228,7 @@ class _Writing:
         wrong = {f.where for f in self.kept.findings if f.where}
         fields = {e.fact: set[str]() for e in self.entries if e.fact is not None}
         for entry in self.entries:
-            if entry.fact is not None:
+            if entry.fact is not None and not entry.stays:
                 fields[entry.fact] |= {f for path in entry.paths for f in touched(entry.codec, path)}
         for fact, own in fields.items():
             said, known = self.kept.values.get(fact), self.out.facts.get(fact)

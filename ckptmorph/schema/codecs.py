@@ -149,7 +149,11 @@ def _write_scaling(value: Any, path: str, args: Args, ctx: Context) -> dict[str,
     if args.get("form") == "parameters":
         fields = value or {"rope_type": "default"}
         return {join(path, f"rope_parameters.{k}"): v for k, v in fields.items()}
-    return {} if value is None else {join(path, "rope_scaling"): dict(value)}
+    if value is None:
+        return {}
+    name = "type" if args.get("form") == "older" else "rope_type"  # the older spelling had the older name
+    fields = {name if k == "rope_type" else k: v for k, v in value.items()}
+    return {join(path, "rope_scaling"): fields}
 
 
 # --- sliding windows ---------------------------------------------------------------------------------------------

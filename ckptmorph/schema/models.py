@@ -135,6 +135,10 @@ class Entry(Model, Line):
     unclear: Annotated[
         Unclear | None, Meta(description="values here that are a question, unless the user answers it")
     ] = None
+    stays: Annotated[
+        bool,
+        Meta(description="of a line that is only read: the field is the target's, and keeps what it says"),
+    ] = False
     null_means_absent: Annotated[bool, Meta(description="false: an explicit null is a value")] = True
     required: Annotated[bool, Meta(description="writing needs it / this reader fails without it")] = False
     when: Annotated[ExprText | None, Meta(description="write only when this holds")] = None
@@ -161,6 +165,8 @@ class Entry(Model, Line):
             raise ValueError("a default or fixed value needs 'because' and 'source'")
         if self.fact and self.at is None and not states:
             raise ValueError(f"fact {self.fact}: say 'at', 'default' or 'fixed'")
+        if self.stays and self.write:
+            raise ValueError("'stays' is for lines with 'write: false'")
 
     @property
     def has_fixed(self) -> bool:

@@ -264,7 +264,7 @@ def test_the_name_of_the_class_tells_the_flat_forms_apart(tmp_path: Path, layout
     assert (found.algorithm, found.layout) == ("eagle", layout)
 
 
-@pytest.mark.parametrize("name", [ABSENT, ["LlamaEagleDraftModel"]])
+@pytest.mark.parametrize("name", [ABSENT, ["SomebodysEagle"]])
 def test_without_a_name_that_tells_the_user_says_it(tmp_path: Path, name: Any) -> None:
     """The three flat forms have the same tensors and fields."""
     source = eagle1.build(tmp_path / "in", edits={"architectures": name})

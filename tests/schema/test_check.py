@@ -233,6 +233,7 @@ WRONG = [
         None,
     ),
     ("layout", "at: odd.taps, codec: length, write: false", "at: odd.taps, write: false", "a states", None),
+    ("layout", "codec: length, write: false", "codec: length, stays: true", "'write: false'", None),
     (
         "layout",
         "{fact: dtype, at: odd.dtype, codec: dtype",

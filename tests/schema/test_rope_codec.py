@@ -38,3 +38,19 @@ def test_only_the_older_key_is_read(config: dict[str, Any], scaling: Any) -> Non
 def test_what_is_no_scaling_is_a_fault(said: Any) -> None:
     with pytest.raises(CodecFault):
         read({"rope_scaling": said})
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        ({"rope_type": "linear", "factor": 4.0}, {"a.rope_scaling": {"type": "linear", "factor": 4.0}}),
+        (None, {}),
+    ],
+)
+def test_its_readers_know_the_type_by_the_older_name(value: Any, written: dict[str, Any]) -> None:
+    write = CODECS["rope_scaling"].write
+    assert write is not None
+    said = write(value, "a", {"form": "older"}, Context({}, None, None, {}, {}))
+    assert said == written
+    if value is not None:
+        assert read({"a": {"rope_scaling": said["a.rope_scaling"]}}, "a") == value
