@@ -10,7 +10,7 @@ from ckptmorph.errors import ELSEWHERE, UsageError, did_you_mean, step
 from ckptmorph.facts import cite
 from ckptmorph.findings import Finding, Severity, Value, error, in_json
 from ckptmorph.schema.expr import holds, parse
-from ckptmorph.schema.models import Check, Entry, Layout, Loss
+from ckptmorph.schema.models import Check, Entry, Fact, Layout, Loss
 from ckptmorph.schema.registry import Registry
 
 
@@ -80,6 +80,17 @@ def broken(check: Check, env: Mapping[str, Any], step: str) -> Finding:
         hint=check.because,
         next=step,
         source=cite(check.source),
+    )
+
+
+def not_stated(layout: Layout, field: str, fact: str, spec: Fact) -> Finding:
+    """A fact that a layout needs and nobody has stated."""
+    return error(
+        "fact-not-stated",
+        f"layout {layout.layout} needs {fact} ({spec.about}), and the source does not state it",
+        where=field,
+        hint="ckptmorph invents nothing",
+        next=spec.ask or f"--set {fact}=...",
     )
 
 

@@ -61,10 +61,8 @@ class _Reading:
         self.drafter.findings += stripped.findings
         self.real, self.mixed = stripped.real, stripped.mixed
         self.tensors = {short: tensors[full] for short, full in self.real.items()}
-        self.matched = Matched()
-        self.solved = Solved()
-        self.said = Said()
-        self._early = Said()
+        self.matched, self.solved = Matched(), Solved()
+        self.said, self._early = Said(), Said()
         self.env: dict[str, Any] = {}
 
     # --- names and shapes ---

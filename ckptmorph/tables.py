@@ -33,7 +33,7 @@ from ckptmorph.names import Canon
 from ckptmorph.ops.compute import compute
 from ckptmorph.ops.nodes import Source
 from ckptmorph.schema.expr import parse
-from ckptmorph.schema.models import TargetReading
+from ckptmorph.schema.shared import TargetReading
 from ckptmorph.storage.folder import Folder
 from ckptmorph.target import Target
 from ckptmorph.target_weights import Table, find_tables

@@ -11,8 +11,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from ckptmorph.errors import InputError, IOFailure, UsageError
-from ckptmorph.schema.models import TargetReading
 from ckptmorph.schema.paths import ABSENT, get_path
+from ckptmorph.schema.shared import TargetReading
 from ckptmorph.storage import remote
 from ckptmorph.storage.files import is_file, is_folder, mode_of, os_errors
 from ckptmorph.storage.jsontext import load_json

@@ -11,7 +11,7 @@ from typing import Protocol
 from msgspec import Struct, field
 
 from ckptmorph.errors import InputError
-from ckptmorph.schema.models import TargetReading
+from ckptmorph.schema.shared import TargetReading
 from ckptmorph.storage.files import is_there, os_errors, pread_exactly, reading, source_changed
 from ckptmorph.storage.header import Header, TensorInfo, read_header
 from ckptmorph.storage.index import INDEX, weight_map

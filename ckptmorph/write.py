@@ -10,7 +10,7 @@ from ckptmorph.canonical import Drafter, Request, codec_context
 from ckptmorph.errors import ELSEWHERE
 from ckptmorph.facts import Evidence, Known, Said, active, apply_defaults, cite, read_config, touched
 from ckptmorph.findings import error, in_json, note, warning
-from ckptmorph.losses import fixed_otherwise, guarded, losses_of
+from ckptmorph.losses import fixed_otherwise, guarded, losses_of, not_stated
 from ckptmorph.names import ByFamily, Canon, Spelling, enumerate_tensors, part_of, written_as
 from ckptmorph.ops import build
 from ckptmorph.ops.nodes import Fill, Node
@@ -326,18 +326,9 @@ class _Writing:
         return decided and not self.restoring and known.value in (False, None)
 
     def _ask(self, entry: Entry, fact: str) -> None:
-        if not entry.required:
-            return
-        spec = self.drafter.algorithm.facts[fact]
-        self.out.findings.append(
-            error(
-                "fact-not-stated",
-                f"layout {self.layout.layout} needs {fact} ({spec.about}), and the source does not state it",
-                where=entry.paths[0],
-                hint="ckptmorph invents nothing",
-                next=spec.ask or f"--set {fact}=...",
-            )
-        )
+        if entry.required:
+            spec = self.drafter.algorithm.facts[fact]
+            self.out.findings.append(not_stated(self.layout, entry.paths[0], fact, spec))
 
     def _set(self, path: str, value: Any, evidence: Evidence) -> None:
         try:

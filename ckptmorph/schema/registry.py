@@ -18,9 +18,10 @@ from ckptmorph.schema.cache import Cache, key_of
 from ckptmorph.schema.check import cross_check, parse_data
 from ckptmorph.schema.engines import CaptureRules, Engine
 from ckptmorph.schema.late import Contracts
-from ckptmorph.schema.models import Algorithm, Entry, Fragment, Layout, Line, TargetReading, Use, Wrappers
+from ckptmorph.schema.models import Algorithm, Entry, Layout, Line, Use
 from ckptmorph.schema.positions import Positions, later, load_yaml, text_of
 from ckptmorph.schema.quantised import Quantisation
+from ckptmorph.schema.shared import Fragment, TargetReading, Wrappers
 from ckptmorph.schema.training import Training
 from ckptmorph.storage.files import is_file, is_folder, os_errors
 

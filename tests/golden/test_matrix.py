@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from functools import cache
 from inspect import signature
@@ -25,11 +26,18 @@ import ckptmorph
 from ckptmorph.errors import CkptmorphError
 from ckptmorph.schema.registry import load_registry
 from ckptmorph.schema.versions import newest
-from tests import builders, eagle1, mla_builders, moe_builders
+from tests import builders, eagle1, mla_builders, moe_builders, peagle_builders
 from tests.engine_contracts.eagle_shapes import Geometry, eagle_config, eagle_shapes
+from tests.golden.test_deepspec import drafter as deepspec
 
 HERE = Path(__file__).parent / "matrix"
 Build = Callable[..., Path]
+
+
+def copied(folder: Path, name: str) -> Path:
+    """A fixture."""
+    shutil.copytree(HERE.parents[1] / "fixtures" / name, folder)
+    return folder
 
 
 def of_class(folder: Path, cls: str) -> Path:
@@ -45,19 +53,25 @@ def of_class(folder: Path, cls: str) -> Path:
 DRAFTERS: dict[str, list[tuple[str, Build, dict[str, Any]]]] = {
     "eagle": [
         ("safeailab", eagle1.build, {}),
+        ("nemo-automodel", copied, {"name": "nemo-automodel-36044ad/eagle1/epoch_0_step_7"}),
         *((f"vllm-{cls}", of_class, {"cls": cls}) for cls in ("cohere", "minicpm", "llama4")),
     ],
-    "eagle3": [("speculators", builders.build, {})],
+    "eagle3": [
+        ("speculators", builders.build, {"embed": True}),
+        ("deepspec", deepspec, {}),
+    ],
     "eagle_mla": [
         ("sglang-mistral-large", moe_builders.build, {}),
         ("vllm-deepseek", moe_builders.build, {"form": "deepseek"}),
     ],
     "eagle3_mla": [("sglang", mla_builders.build, {})],
+    "peagle": [("speculators", peagle_builders.build, {})],
 }
 #: What the drafters do not say, by algorithm.
 SAID: dict[str, dict[str, Any]] = {
     "eagle": {"target_name": "example-org/tiny-target", "speculative_tokens": 3},
     "eagle3": {"target_name": "example-org/tiny-target", "speculative_tokens": 3},
+    "peagle": {"target_name": "example-org/tiny-target", "speculative_tokens": 3},
 }
 REGISTRY = load_registry()
 ALGORITHMS = sorted({algorithm for algorithm, _ in REGISTRY.layouts})
@@ -91,8 +105,8 @@ def forms(tmp_path_factory):
     @cache
     def made(algorithm: str, number: int) -> Path:
         layout, build, more = DRAFTERS[algorithm][number]
-        layout = {"layout": layout} if "layout" in signature(build).parameters else {}
-        return build(root / f"{algorithm}-{number}", **layout, **more)
+        said = {"layout": layout} if "layout" in signature(build).parameters else {}
+        return build(root / f"{algorithm}-{number}", **said, **more)
 
     @cache
     def form(algorithm: str, layout: str) -> Path | None:
