@@ -255,7 +255,9 @@ class _Writing:
         fact = entry.fact
         assert fact is not None
         known = self.out.facts.get(fact)
-        if known is None or (known.value is None and self.drafter.algorithm.facts[fact].type != "any"):
+        if known is None or (
+            known.value is None and self.drafter.algorithm.facts[fact].type not in ("any", "object")
+        ):
             self._ask(entry, fact)
             return
         before = kept.values.get(fact)
