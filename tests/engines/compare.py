@@ -98,6 +98,8 @@ def differences(engine: str, said: Any, seen: Record, whole: Record | None) -> l
         # Not judged, with a reason: an exit code that nobody takes for a yes.
         return [Difference("not judged", said.code, "a whole drafter")] if whole is seen else []
     starts = said.effect.starts
+    if starts is None and "reads" in seen and whole in (None, seen) and "forward_error" not in seen:
+        return [Difference("starts", starts, "a whole drafter of its own layout loads")]
     if starts is None:  # said to be unknown, which must not be a yes either
         return [] if said.verdict != "ok" else [Difference("verdict", said.verdict, "unknown")]
     if "forward_error" in seen:

@@ -308,7 +308,9 @@ def converted(engine: str, release: str) -> tuple[File, ...]:
         if folder == TARGET or not (folder / "config.json").exists():
             continue
         found = ckptmorph.inspect(folder)
-        method = {"eagle": "EAGLE", "eagle3": "EAGLE3"}[found.algorithm]
+        method = {"eagle": "EAGLE", "eagle3": "EAGLE3"}.get(found.algorithm)
+        if method is None:
+            continue  # no engine was shown drafters of this algorithm yet
         out.append(File(f"real/{folder.name}", method, _same(folder)))
         out.append(
             File(f"converted/{folder.name}", method, _convert(folder, f"{engine}@{release}"), whole=True)

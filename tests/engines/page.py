@@ -13,6 +13,15 @@ from tests.engines.environments import ROOT
 
 PAGE = ROOT / "docs" / "engines.md"
 RULES = ROOT / "tests" / "engines" / "rules.json"
+RULES_TITLE = "## Rules that the observations hold"
+REASONS = {
+    "verdict": "only the verdict changes, or what is said to follow; loading does not show it.",
+    "fact": "a fact changes that is used in computing, after anything that loading shows.",
+    "same": "no prediction changes: the rule is about words, or another rule says the same.",
+    "case": "nothing that an engine was shown has the case, such as another class of target.",
+    "release": "it is in force at none of the releases that were shown such drafters.",
+}
+MOST = 150  # drafters that a change is about and that are predicted anew, if none of them turns red
 HEAD = """# Predictions against real engines
 
 `make engines` loads drafters with the released code of engines, on a CPU, and writes down what really happens: whether
@@ -80,25 +89,39 @@ def _scores(ways: dict[str, dict[str, Any]]) -> str:
     return ", ".join(sorted({acceptance.said(form) for form in ways.values()}))
 
 
+def rewrite_rules() -> None:
+    """Only the part about the rules, from what was kept of them: no drafter is judged again."""
+    before = PAGE.read_text().partition(f"{RULES_TITLE}\n")[0]
+    PAGE.write_text("\n".join([before.rstrip("\n"), "", *_held()]) + "\n")
+
+
 def _held() -> list[str]:
     """How much of each contract the observations hold."""
     if not RULES.exists():
         return []
     found = json.loads(RULES.read_text())
-    said = """
-        A rule is held when one of its changes (without it, turned round) lets a prediction differ from what was kept.
-        `python -m tests.engines.rules` counts again; the others are listed in tests/engines/rules.json. They are about
-        what loading does not show (words, severities, what the drafter was trained with), or about drafters that no
-        engine was shown. A rule is in force when it holds for one of the observed releases.
+    said = f"""
+        A rule is an item of a list in a contract. It is held when one of its changes (without it, turned round, other
+        values) lets a prediction differ from what was kept of any release, or a verdict from the one that goes with a
+        measured acceptance. `python -m tests.engines.rules` counts again; tests/engines/rules.json lists the others by
+        name. Of the drafters that a change can be about at most {MOST} are looked at if none turns red, those with the
+        field or the tensor in their name first.
     """
+    every = {"rules": "rules", "held": "held", **{reason: reason for reason in REASONS}}
+    rows = {name: {**row, **{k: len(v) for k, v in row["loose"].items()}} for name, row in found.items()}
+    rows["all"] = {key: sum(row.get(key, 0) for row in rows.values()) for key in every}
     return [
-        "## Rules that the observations hold",
+        RULES_TITLE,
         "",
         _filled(said),
         "",
-        "| contract | rules in force | held |",
-        "| --- | ---: | ---: |",
-        *(f"| {name} | {row['rules']} | {row['held']} |" for name, row in found.items()),
+        f"| contract | {' | '.join(every)} |",
+        "| --- |" + " ---: |" * len(every),
+        *(f"| {name} | {' | '.join(str(row.get(k, 0)) for k in every)} |" for name, row in rows.items()),
+        "",
+        "The columns after *held* count the others, each by the strongest that one of its changes comes to:",
+        "",
+        *(textwrap.fill(f"- *{name}*: {why}", 120, subsequent_indent="  ") for name, why in REASONS.items()),
     ]
 
 
