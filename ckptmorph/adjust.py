@@ -25,16 +25,20 @@ EMBEDDING, HEAD = "embed_tokens", "lm_head"
 _OPTIONS = {EMBEDDING: "--embed-from-target", HEAD: "--head-from-target"}
 #: What `--dtype` takes, to the name in a file. Eight bits need scales, which a cast does not make.
 _DTYPES = {name: code for code, name in FLOAT_NAMES.items()}
+_SHORT = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "float": "float32"}
 
 
 def adjust(registry: Registry, source: Source, wish: Wish) -> None:
     """Give the source the tables of the target, and the dtype, that were asked for.
 
     Raises:
-        UsageError: ``no-target-weights``, ``table-already-there``, ``unknown-dtype``.
+        UsageError: ``contradicting-options``, ``no-target-weights``, ``table-already-there``, ``unknown-dtype``.
         InputError: ``no-such-table``, or the target's files are broken.
         RefusedError: ``table-of-other-size``, ``pruned-head``, ``cast-without-scale``.
     """
+    if wish.embed_from_target and wish.drop_embed:
+        text = "--embed-from-target puts an embedding in, --drop-embed leaves it out"
+        raise UsageError(text, code="contradicting-options", next="leave one of the two out")
     for table, asked in ((EMBEDDING, wish.embed_from_target), (HEAD, wish.head_from_target)):
         if asked:
             _add_table(registry, source, table)
@@ -114,12 +118,12 @@ def _check_size(source: Source, canon: Canon, option: str, name: str, shape: tup
 def _cast(source: Source, wanted: str) -> None:
     code = _DTYPES.get(wanted)
     if code is None:
-        close = did_you_mean(wanted, _DTYPES)
+        close = _SHORT.get(wanted.lower()) or did_you_mean(wanted, _DTYPES)
         raise UsageError(
             f"--dtype {wanted}: there is no such dtype to cast to",
             code="unknown-dtype",
             hint=f"did you mean {close}?" if close else f"known: {', '.join(_DTYPES)}",
-            next=f"--dtype {close or next(iter(_DTYPES))}",
+            next=f"--dtype {close}" if close else "--dtype with one of them",
         )
     drafter = source.drafter
     tensors = dict(drafter.tensors)
@@ -200,10 +204,14 @@ def _equal(registry: Registry, source: Source) -> str:
     found = looked.compared.get(EMBEDDING)
     if found is not None and found.outcome == "equal" and found.all_rows:
         return f"--drop-embed: every row of it is that of the target's {found.against}"
-    what = found.words if found is not None else "it was not compared with the target's"
+    compared = found is not None and found.outcome != "not-compared"
+    what = found.words if found is not None else "was not compared with the target's"
     raise RefusedError(
-        f"--drop-embed: the drafter's own embedding may not be left out: {what}",
+        f"--drop-embed: the drafter's own embedding may not be left out: it {what}",
         code="own-embedding-needed",
         where=source.drafter.names.get(EMBEDDING),
-        next="--target DIR with the target's weights, or leave out --drop-embed",
+        hint="only a table that is the target's in every row, or that the engine does not use, can be left out",
+        next="leave out --drop-embed"
+        if compared
+        else "--target DIR with the target's weights, or leave out --drop-embed",
     )

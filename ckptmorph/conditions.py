@@ -45,7 +45,7 @@ def conditions_of(
         for entry in registry.entries(form.config):
             if not covers(entry.versions, release) or entry.severity != "error":
                 continue
-            if entry.has_fixed and entry.code:
+            if entry.has_fixed and entry.code and entry.when is None:
                 yield Condition(
                     entry.code, _must(entry), entry.because or "", entry.versions, entry.acceptable
                 )

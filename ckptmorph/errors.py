@@ -140,5 +140,6 @@ def did_you_mean(name: str, known: Iterable[str], *, cutoff: float = 0.72) -> st
     """The known name closest to ``name``, or None when nothing is close."""
     import difflib  # only mistakes need it
 
-    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
-    return matches[0] if matches else None
+    by_case = {one.casefold(): one for one in known}
+    matches = difflib.get_close_matches(name.casefold(), list(by_case), n=1, cutoff=cutoff)
+    return by_case[matches[0]] if matches else None

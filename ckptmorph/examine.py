@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 from msgspec.structs import replace
 
 from ckptmorph.errors import step
-from ckptmorph.facts import Known
 from ckptmorph.findings import Finding, Severity, in_json, note, warning
 from ckptmorph.quant import Quantised, quantisation_of
 from ckptmorph.schema.registry import Registry
@@ -48,9 +47,6 @@ def _target_findings(source: Source) -> Iterator[Finding]:
     target, facts = source.request.target, source.drafter.facts
     if target.taken is None:
         return
-    for name, at in source.drafter.algorithm.target_facts().items():
-        if at == "architectures":
-            yield from _class(facts.get(name), target.architecture, target.origin)
     for name, fact in source.drafter.algorithm.facts.items():
         theirs, ours = target.fields.get(fact.often_target or ""), facts.get(name)
         if theirs is not None and ours is not None and ours.value is not None and theirs != ours.value:
@@ -63,22 +59,6 @@ def _target_findings(source: Source) -> Iterator[Finding]:
                 got=ours.value,
                 hint="a drafter that was trained with the target's value and lost it looks like this",
             )
-
-
-def _class(ours: Known | None, theirs: str | None, origin: str) -> Iterator[Finding]:
-    said = ours.value if ours is not None and ours.evidence.kind != "target" else None
-    if isinstance(said, list) and said and theirs is not None and theirs not in said:
-        assert ours is not None
-        yield warning(
-            "other-target-class",
-            f"the drafter was made for a target of class {', '.join(map(str, said))} ({ours.evidence}), "
-            f"this one is {theirs} ({origin})",
-            where=ours.evidence.at,
-            expected=said,
-            got=theirs,
-            hint="which layer ids mean which states depends on the class",
-            next="--target with the model that this drafter was trained for",
-        )
 
 
 def own_faults(source: Source, quantised: Quantised, predicted: Iterable[Finding]) -> list[Finding]:

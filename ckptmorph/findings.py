@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -123,7 +123,7 @@ def some(names: Iterable[str], like: str, count: int = 4) -> str:
     """A few of many names, those that are most like another one first, and how many there are besides."""
     from difflib import get_close_matches  # only mistakes need it
 
-    known = list(dict.fromkeys(names))
+    known = sorted(names) if isinstance(names, Set) else list(dict.fromkeys(names))
     if len(known) <= count + 1:
         return ", ".join(known)
     close = get_close_matches(like, known, count, 0.6)

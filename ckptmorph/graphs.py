@@ -132,6 +132,12 @@ def _path(came: dict[str, str], start: str, end: str) -> list[str]:
 
 def start_of(registry: Registry, start: str, goal: str) -> tuple[str, str]:
     """Algorithm and layout of ``LAYOUT`` or ``ALGORITHM/LAYOUT``, where that algorithm knows the goal."""
+    if not start:
+        raise UsageError(
+            f"a way to {goal} begins somewhere",
+            code="missing-argument",
+            next=f"ckptmorph graph --from LAYOUT --to {goal}, or ckptmorph graph DRAFTER --to {goal}",
+        )
     one, _, layout = start.rpartition("/")
     known = [
         algorithm

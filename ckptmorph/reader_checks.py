@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ckptmorph.canonical import Drafter, Request
@@ -83,7 +83,28 @@ def check_drafter(drafter: Drafter, entries: list[Entry], request: Request) -> N
         drafter.findings += repeated_states(drafter.unread, drafter.config, stated)
     _required(drafter, entries, {states: "; ".join(f.message for f in candidates)})
     _target(drafter, request)
+    drafter.findings += _target_class(drafter, request)
     drafter.findings += candidates
+
+
+def _target_class(drafter: Drafter, request: Request) -> Iterator[Finding]:
+    """A target of another class than the drafter names: which layer ids mean which states depends on it."""
+    theirs, origin = request.target.architecture, request.target.origin
+    for name, at in drafter.algorithm.target_facts().items():
+        ours = drafter.facts.get(name)
+        if at != "architectures" or theirs is None or ours is None or ours.evidence.kind == "target":
+            continue
+        if isinstance(ours.value, list) and ours.value and theirs not in ours.value:
+            yield warning(
+                "other-target-class",
+                f"the drafter was made for a target of class {', '.join(map(str, ours.value))} ({ours.evidence}), "
+                f"this one is {theirs} ({origin})",
+                where=ours.evidence.at,
+                expected=ours.value,
+                got=theirs,
+                hint="which layer ids mean which states depends on the class",
+                next="--target with the model that this drafter was trained for",
+            )
 
 
 def _rules(drafter: Drafter) -> None:

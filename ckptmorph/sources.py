@@ -237,7 +237,7 @@ def open_source(registry: Registry, folder: Folder, wish: Wish) -> Source:
         layout = _named_layout(registry, name, folder)
     releases: dict[str, str] = {}
     if release is not None:
-        releases[name or ""] = release
+        releases[(name or "").rpartition("/")[2]] = release
     elif car is not None and car.engine and car.release and car.layout == layout.layout:
         releases[car.engine] = car.release
     request = _request(registry, layout, wish, car, releases)
@@ -251,7 +251,8 @@ def open_source(registry: Registry, folder: Folder, wish: Wish) -> Source:
 
 
 def _named_layout(registry: Registry, name: str, folder: Folder) -> Layout:
-    named = [layout for (_, n), layout in registry.layouts.items() if n == name]
+    one, _, short = name.rpartition("/")
+    named = [layout for (a, n), layout in registry.layouts.items() if n == short and one in ("", a)]
     if not named:
         known = registry.layout_names()
         close = did_you_mean(name, known)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -149,7 +150,18 @@ def convert(
             **options,
         )
     _emit(result, views.report, as_json=as_json, quiet=quiet, verbose=verbose)
+    if overwrite and not quiet and out is not None:
+        _say_what_was_kept(out)
     return 0
+
+
+def _say_what_was_kept(out: Path) -> None:
+    from ckptmorph.storage.target import backup_of
+
+    kept = backup_of(out)
+    if kept.is_dir():
+        step = f"ckptmorph restore {shlex.quote(str(out))}"
+        streams.talk(f"what was there before is in {kept}; bring it back with {step}\n")
 
 
 @root.command()

@@ -255,8 +255,10 @@ def _remarks(case: Case, chosen: Reading) -> list[Finding]:
     if chosen.ascending and chosen.last == case.draft - 1:
         remarks.append(_first_ids_only(case))
     if not chosen.ascending:
-        said = f"the target ids of {case.map_name} do not ascend; a mask {case.mask_name} cannot carry their order"
-        remarks.append(warning("unsorted-d2t", said, where=case.map_name))
+        said = (
+            f"the target ids of {case.map_name} do not ascend: a mask cannot carry their order, the map does"
+        )
+        remarks.append(note("unsorted-d2t", said, where=case.map_name))
     return remarks
 
 

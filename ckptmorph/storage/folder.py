@@ -161,7 +161,7 @@ def open_folder(
     config, config_bytes = load_json(contained(folder, CONFIG))
     found = find_weights(folder, names, given, prefers)
     if found is None:
-        raise missing(folder, "missing-weights", "*.safetensors and no file of torch.save")
+        raise missing(folder, "missing-weights", "*.safetensors, nor a file of torch.save (*.bin, *.pt)")
     others = tuple(name for name in names if _is_other(folder, name, found))
     findings = [
         *within,
