@@ -65,8 +65,11 @@ def _says(row: Destination) -> object:
 def routed(registry: Registry, source: Source | None, wish: Wish) -> GraphView:
     """The route to ``wish.to``: evaluated on a source that was read, or, without one, with the conditions listed.
 
-    Raises UsageError when no algorithm has both names.
+    Raises UsageError when no algorithm has both names, and as a conversion does when the source is broken or leaves a
+    question open.
     """
+    if source is not None:
+        refuse_broken(source)
     known, whole = edges_of(registry), everything(registry)
     if source is not None:
         algorithm, name = source.layout.algorithm, source.layout.layout
