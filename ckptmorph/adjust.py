@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from msgspec.structs import replace
 
+from ckptmorph.canonical import Drafter
 from ckptmorph.errors import InputError, RefusedError, UsageError, did_you_mean
 from ckptmorph.facts import Evidence, Known
-from ckptmorph.findings import in_json, note
+from ckptmorph.findings import Finding, in_json, note, warning
 from ckptmorph.names import Canon
 from ckptmorph.ops import build
 from ckptmorph.ops.base import FLOATS
@@ -57,8 +59,9 @@ def _add_table(registry: Registry, source: Source, table: str) -> None:
     if canon is None:
         text = f"{option}: {drafter.algorithm.algorithm} drafters have no such table"
         raise UsageError(text, code="no-such-table", next=f"leave out {option}")
-    if canon.name in drafter.tensors:
-        text = f"{option}: the drafter has {drafter.names.get(canon.name, canon.name)} itself"
+    own = drafter.names.get(canon.name, canon.name)
+    if canon.name in drafter.tensors and table == HEAD:
+        text = f"{option}: the drafter has {own} itself, which was trained for it"
         raise UsageError(text, code="table-already-there", where=canon.name, next=f"leave out {option}")
     weights = target.weights
     if weights is None or weights.remote:
@@ -71,6 +74,14 @@ def _add_table(registry: Registry, source: Source, table: str) -> None:
         text = f"{option}: the target at {weights.place} has no such table"
         raise InputError(text, code="no-such-table", where=weights.place, next=f"leave out {option}")
     info = found.info
+    if info.dtype not in FLOAT_NAMES:
+        text = f"{option}: the target's {info.name} is {info.dtype}, which is no table of numbers by itself"
+        raise RefusedError(text, code="table-of-other-kind", where=info.name, next=f"leave out {option}")
+    if found.tied and target.config.get("tie_word_embeddings") is not True:
+        text = (
+            f"{option}: the target has no {table} in its files, and its config does not say that it is tied"
+        )
+        raise RefusedError(text, code="no-such-table", where=weights.place, next="download the target again")
     _check_size(source, canon, option, info.name, info.shape)
     name, file = OF_TARGET + info.name, OF_TARGET + info.file
     folder = replace(
@@ -83,9 +94,13 @@ def _add_table(registry: Registry, source: Source, table: str) -> None:
     if canon.spec.shown is not None:
         facts[canon.spec.shown] = Known(value=True, evidence=Evidence(kind="user", at=option))
     text = f"{canon.name} is the target's {info.name} ({info.dtype}, {info.file} in {weights.place})"
+    dropped = dict(drafter.dropped)
+    if canon.name in drafter.tensors:
+        dropped[own] = f"{option}: the target's {info.name} takes its place"
     changed = replace(
         drafter,
         tensors=tensors,
+        dropped=dropped,
         names={**drafter.names, canon.name: name},
         canon={**drafter.canon, canon.name: canon},
         facts=facts,
@@ -160,6 +175,26 @@ def _casts(node: Any) -> list[Any]:
     return own + [cast for child in node.children() for cast in _casts(child)]
 
 
+def random_tables(registry: Registry, source: Source) -> Iterator[Finding]:
+    """A warning for each table that looks like initial values, where the target's weights are here to tell."""
+    weights = source.request.target.weights
+    if weights is None or weights.remote:
+        return
+    for table, seen in _looked_at(registry, source, deep=False).compared.items():
+        if seen.outcome == "random":
+            option = _OPTIONS.get(table)
+            step = f"{option} takes the target's" if table == EMBEDDING else None
+            yield warning("random-table", f"{seen.tensor} {seen.words}", where=seen.tensor, next=step)
+
+
+def _looked_at(registry: Registry, source: Source, *, deep: bool) -> Drafter:
+    """A copy of the drafter whose tables were compared with the target's; the drafter itself stays as it is."""
+    looked = replace(source.drafter, findings=[], facts=dict(source.drafter.facts), compared={})
+    reading = next(iter(registry.targets.values()), None)
+    compare_tables(looked, source.folder, source.request.target, reading, deep=deep)
+    return looked
+
+
 def without_embedding(registry: Registry, source: Source, prediction: Prediction | None) -> Source:
     """The source without its own embedding, if nothing is lost with it (``--drop-embed``).
 
@@ -180,7 +215,7 @@ def without_embedding(registry: Registry, source: Source, prediction: Prediction
     if replaced is not None:
         why = f"--drop-embed: the engine does not use it ({replaced.why})"
     else:
-        why = _equal(registry, source)
+        why = _equal(registry, source, canon)
     name = drafter.names.get(canon.name, canon.name)
     facts = dict(drafter.facts)
     if canon.spec.shown is not None:
@@ -196,13 +231,11 @@ def without_embedding(registry: Registry, source: Source, prediction: Prediction
     return replace(source, drafter=changed)
 
 
-def _equal(registry: Registry, source: Source) -> str:
+def _equal(registry: Registry, source: Source, canon: Canon) -> str:
     """Why it can be left out: it is the target's, every row of it. Raises RefusedError when that is not known."""
-    looked = replace(source.drafter, findings=[], facts=dict(source.drafter.facts), compared={})
-    reading = next(iter(registry.targets.values()), None)
-    compare_tables(looked, source.folder, source.request.target, reading, deep=True)
-    found = looked.compared.get(EMBEDDING)
-    if found is not None and found.outcome == "equal" and found.all_rows:
+    found = _looked_at(registry, source, deep=True).compared.get(EMBEDDING)
+    rows = source.drafter.tensors[canon.name].shape[0]
+    if found is not None and found.outcome == "equal" and found.all_rows and found.rows == rows:
         return f"--drop-embed: every row of it is that of the target's {found.against}"
     compared = found is not None and found.outcome != "not-compared"
     what = found.words if found is not None else "was not compared with the target's"

@@ -12,9 +12,9 @@ from ckptmorph.schema.models import Name
 
 def without_excess(drafter: Drafter, line: Name, node: Node, rows: int, name: str) -> Node:
     """The first rows of a stored tensor, as many as the canonical one has; all of them if there are no more."""
-    found = node.shape[0]
-    if line.cut is None or found == rows:
+    if line.cut is None or not node.shape or node.shape[0] == rows:
         return node
+    found = node.shape[0]
     if found < rows or not holds(line.cut.when, drafter.env):
         drafter.findings.append(
             error(

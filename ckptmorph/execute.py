@@ -179,7 +179,7 @@ def _hashing(folder: Folder) -> Iterator[Callable[[], dict[str, str]]]:
     ended = Event()
     pool = ThreadPoolExecutor(1)
     try:
-        known = {name: folder.blob_sha256(name) for name in folder.headers}
+        known = {name: folder.blob_sha256(name) for name in (folder.headers | folder.side)}
         paths = {name: folder.file_path(name) for name, digest in known.items() if digest is None}
         # As they are before anything is copied: what changes later must not have the hash of what was copied.
         seen = {name: _state(path) for name, path in paths.items()}

@@ -197,13 +197,17 @@ def unexpected_findings(
         out.append(
             error(
                 "unexpected-tensor",
-                f"{name} is not part of an {hub.algorithm} drafter in layout {layout.layout}",
+                f"{name} is not part of {_a(hub.algorithm)} drafter in layout {layout.layout}",
                 where=name,
                 hint=hint,
                 next="ckptmorph inspect DRAFTER",
             )
         )
     return fold(out)
+
+
+def _a(word: str) -> str:
+    return f"{'an' if word[0] in 'aeiou' else 'a'} {word}"
 
 
 def fold(findings: list[Finding]) -> list[Finding]:

@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ckptmorph.adjust import adjust, without_embedding
+from ckptmorph.adjust import adjust, random_tables, without_embedding
 from ckptmorph.canonical import Drafter
 from ckptmorph.contract import predict
 from ckptmorph.engine_reading import loads_none
@@ -26,7 +26,7 @@ from ckptmorph.matching import names_of
 from ckptmorph.outputs import Output
 from ckptmorph.plans import Dropped, Place, Plan, tensor_steps, volume
 from ckptmorph.predictions import EngineAt, Prediction
-from ckptmorph.provenance import find_ancestor, tensor_names
+from ckptmorph.provenance import Ancestor, find_ancestor, tensor_names
 from ckptmorph.schema.expr import holds
 from ckptmorph.schema.models import Layout
 from ckptmorph.schema.registry import Registry
@@ -273,6 +273,7 @@ def make_plan(registry: Registry, source: Source, wish: Wish, out: Path | None =
     known_losses(registry, algorithm, wish.accept, wish.to)
     refuse_broken(source)
     adjust(registry, source, wish)
+    source.drafter.findings += random_tables(registry, source)
     tried: list[tuple[Goal, Composed]] = []
     edges, start = edges_of(registry), layout_node(algorithm, source.layout.layout)
     for goal in meant_for(goals(registry, algorithm, wish), source):
@@ -288,6 +289,13 @@ def make_plan(registry: Registry, source: Source, wish: Wish, out: Path | None =
             source.drafter = composed.drafter
             return _plan(registry, source, goal, composed, tuple(route.nodes), wish, out)
     raise no_route(source, tried)
+
+
+def _as_it_was(ancestor: Ancestor | None, source: Source) -> Ancestor | None:
+    """A form to be written verbatim. The source's own is, unless it lacks the mark that readers ask for."""
+    headers = source.folder.headers.values()
+    marked = all(header.metadata.get("format") for header in headers)
+    return None if ancestor is source.own_form and not marked else ancestor
 
 
 def evaluator(start: str, end: str, algorithm: str, composed: Composed | None) -> Callable[[Edge], Evaluated]:
@@ -376,7 +384,7 @@ def _plan(
         findings=tuple(by_severity(findings)),
         bytes=volume(steps),
         output=str(out) if out else None,
-        files=out_files(folder, output.tensors, ancestor, wish.max_shard_size),
+        files=out_files(folder, output.tensors, _as_it_was(ancestor, source), wish.max_shard_size),
         carried=tuple(f for f in folder.other_files if any(fnmatch(f, pattern) for pattern in CARRIED)),
         config_text=config_text(output.config, ancestor, original),
         prediction=composed.prediction,

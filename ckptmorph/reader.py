@@ -394,7 +394,7 @@ def read_drafter(
     reading.dimensions()
     reading.facts()
     reading.tensors_in()
-    check_drafter(reading.drafter, reading.entries, request)
+    check_drafter(registry, reading.drafter, reading.entries, request)
     found = reading.drafter.facts
     reading.drafter.facts = {name: found[name] for name in reading.hub.facts if name in found}
     return reading.drafter

@@ -13,7 +13,8 @@ from ckptmorph.losses import broken
 from ckptmorph.matching import Matched
 from ckptmorph.schema.expr import holds
 from ckptmorph.schema.models import Algorithm, Entry
-from ckptmorph.schema.paths import set_path
+from ckptmorph.schema.paths import get_path, set_path
+from ckptmorph.schema.registry import Registry
 
 
 def flag_findings(
@@ -70,7 +71,7 @@ def assume_defaults(drafter: Drafter, entries: list[Entry], request: Request) ->
             )
 
 
-def check_drafter(drafter: Drafter, entries: list[Entry], request: Request) -> None:
+def check_drafter(registry: Registry, drafter: Drafter, entries: list[Entry], request: Request) -> None:
     """Add what is wrong with a drafter as a whole to its findings."""
     _rules(drafter)
     drafter.unread = unread_fields(entries, [i.name for i in drafter.layout.ignored_config], drafter.config)
@@ -81,10 +82,34 @@ def check_drafter(drafter: Drafter, entries: list[Entry], request: Request) -> N
     if states is not None:
         stated = drafter.facts.get(states)
         drafter.findings += repeated_states(drafter.unread, drafter.config, stated)
+        drafter.findings += _other_ids(registry, drafter, stated)
     _required(drafter, entries, {states: "; ".join(f.message for f in candidates)})
     _target(drafter, request)
     drafter.findings += _target_class(drafter, request)
     drafter.findings += candidates
+
+
+def _other_ids(registry: Registry, drafter: Drafter, states: Known | None) -> Iterator[Finding]:
+    """Ids under a key that another layout reads, which fit these states in no numbering: one of the two is wrong."""
+    if states is None or states.evidence.kind in ("user", "side-car"):
+        return
+    layouts = registry.layouts_of(drafter.algorithm.algorithm)
+    entries = (entry for layout in layouts for entry in registry.entries(layout.config))
+    keys = {path.split(".")[-1] for entry in entries if entry.codec == "states" for path in entry.paths}
+    used = (states.evidence.at or "").split(".")[-1]
+    for path in drafter.unread:
+        ids = get_path(drafter.config, path)
+        if path.split(".")[-1] not in keys - {used} or not isinstance(ids, list):
+            continue
+        if sorted(map(str, ids)) in [sorted(str(h - less) for h in states.value) for less in (0, 1)]:
+            continue
+        yield error(
+            "ambiguous-aux-ids",
+            f"{path} is {in_json(ids)}, but the states are {in_json(states.value)} ({states.evidence})",
+            where=path,
+            hint="another layout keeps its layer ids there, and in no numbering do they mean these states",
+            next="--aux-states H,H,H, or take the wrong list out of the config",
+        )
 
 
 def _target_class(drafter: Drafter, request: Request) -> Iterator[Finding]:

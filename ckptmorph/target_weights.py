@@ -92,6 +92,19 @@ class LocalWeights(Struct, dict=True):
             return pread_exactly(fd, info.start + start, info.start + stop, path)
 
 
+def _refuse_twice(headers: Mapping[str, Header], reading: TargetReading) -> None:
+    """Without an index nobody says which of two files is meant."""
+    for name in (name for names in reading.tables.values() for name in names):
+        holding = [file for file, header in headers.items() if name in header.tensors]
+        if len(holding) > 1:
+            raise InputError(
+                f"{name} of the target is in {' and in '.join(holding)}, and there is no {INDEX}",
+                code="duplicate-tensor",
+                where=name,
+                next="give a target with an index, or with one file",
+            )
+
+
 def find_tables(weights: Weights, reading: TargetReading) -> dict[str, Table]:
     """The target's tables by our names. Only the headers of files that hold one are read.
 
@@ -104,6 +117,7 @@ def find_tables(weights: Weights, reading: TargetReading) -> dict[str, Table]:
         for file in files:
             headers[file] = weights.header(file)
         known = {name: file for file, header in headers.items() for name in header.tensors}
+        _refuse_twice(headers, reading)
     else:
         known = {name: file for name, file in files.items() if file is not None}
     out: dict[str, Table] = {}

@@ -236,7 +236,8 @@ def _rules(args: Args, ctx: Context) -> tuple[Capture, list[CaptureRule]]:
             because=f"h = {args['h']}",
             source=_INLINE,
         )
-        return Capture(at=[], order=args.get("order", "ascending"), rules=[rule]), [rule]
+        order = args.get("order", "ascending")
+        return Capture(at=[], order="ascending" if order == "increasing" else order, rules=[rule]), [rule]
     capture = ctx.captures[args["engine"]]
     releases = ctx.releases.get(args["engine"]) or (None,)
     rules = [rule_for(capture, ctx.target_class, release) for release in releases]
@@ -293,6 +294,9 @@ def _read_states(config: Any, path: str, args: Args, ctx: Context) -> Any:
             next=f"--from {args['engine']}@RELEASE (the release the drafter was made for)",
         )
     states = readings[0]
+    if args.get("order") == "increasing" and (ids != sorted(ids) or ids[0] < 0):
+        text = f"{path} is {ids}: the library takes an increasing list of layers only"
+        raise CodecFault(text, code="aux-ids-out-of-order")
     if len(set(states)) != len(states):
         raise CodecFault(f"{path} is {ids}: a layer is listed twice", code="duplicate-aux-id")
     bad = [h for h in states if h < 0 or (ctx.n is not None and h > ctx.n)]

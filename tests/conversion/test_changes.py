@@ -13,7 +13,8 @@ import pytest
 
 import ckptmorph
 from ckptmorph.errors import CkptmorphError, InputError, RefusedError, UsageError
-from tests.builders import Tensor, build, read_folder, write_safetensors
+from tests import eagle1
+from tests.builders import Tensor, build, read_folder, read_metadata, write_safetensors
 
 DRAFTER = Path(__file__).parents[1] / "fixtures" / "trained-eagle3-vllm"
 TARGET = Path(__file__).parents[1] / "fixtures" / "trained-target"
@@ -247,3 +248,116 @@ def without(out: Path, source: Path, *names: str, **config: Any) -> Path:
         out / "model.safetensors", {n: t for n, t in tensors(source).items() if n not in names}, None
     )
     return out
+
+
+# --- what an attack found
+
+
+def a_target(folder: Path, table: tuple[str, tuple[int, ...], bytes], **config: Any) -> Path:
+    folder.mkdir()
+    said = json.loads((TARGET / "config.json").read_text()) | config
+    (folder / "config.json").write_text(json.dumps(said))
+    write_safetensors(folder / "model.safetensors", {"model.embed_tokens.weight": table}, None)
+    return folder
+
+
+@pytest.mark.parametrize("tied", [None, False])
+def test_a_head_that_is_not_there_is_not_the_embedding(tmp_path: Path, tied: bool | None) -> None:
+    source = without(tmp_path / "source", DRAFTER, "lm_head.weight", "d2t", "t2d", draft_vocab_size=256)
+    table = tensors(TARGET)["model.embed_tokens.weight"]
+    target = a_target(tmp_path / "target", table, tie_word_embeddings=tied)
+    with pytest.raises(RefusedError) as caught:
+        ckptmorph.plan(source, to="vllm", head_from_target=True, target=target)
+    assert caught.value.code == "no-such-table"
+    tied_one = a_target(tmp_path / "tied", table, tie_word_embeddings=True)
+    out = converted(source, tmp_path / "out", head_from_target=True, target=tied_one)
+    assert tensors(out)["lm_head.weight"] == table
+
+
+@pytest.mark.parametrize("dtype", ["I8", "F8_E4M3", "BOOL"])
+def test_a_table_that_is_no_table_of_numbers_is_not_taken(tmp_path: Path, dtype: str) -> None:
+    target = a_target(tmp_path / "target", (dtype, (256, 64), bytes(256 * 64)))
+    with pytest.raises(RefusedError) as caught:
+        ckptmorph.plan(DRAFTER, to="vllm", embed_from_target=True, target=target)
+    assert caught.value.code == "table-of-other-kind"
+
+
+def test_rows_that_the_target_does_not_have_are_not_left_out(tmp_path: Path) -> None:
+    own = converted(DRAFTER, tmp_path / "own", embed_from_target=True, target=TARGET)
+    dtype, _, data = tensors(own)[EMBED]
+    target = a_target(tmp_path / "target", (dtype, (200, 64), data[: 200 * 256]))
+    with pytest.raises(RefusedError) as caught:
+        ckptmorph.plan(own, to="vllm", drop_embed=True, target=target)
+    assert caught.value.code == "own-embedding-needed"
+
+
+def test_of_two_files_without_an_index_nobody_says_which_is_meant(tmp_path: Path) -> None:
+    dtype, shape, data = tensors(TARGET)["model.embed_tokens.weight"]
+    target = a_target(tmp_path / "target", (dtype, shape, data))
+    write_safetensors(
+        target / "other.safetensors", {"model.embed_tokens.weight": (dtype, shape, data[::-1])}, None
+    )
+    with pytest.raises(InputError) as caught:
+        ckptmorph.plan(DRAFTER, to="vllm", embed_from_target=True, target=target)
+    assert caught.value.code == "duplicate-tensor"
+
+
+def test_putting_in_and_leaving_out_contradict() -> None:
+    with pytest.raises(UsageError) as caught:
+        ckptmorph.plan(DRAFTER, to="vllm", embed_from_target=True, drop_embed=True, target=TARGET)
+    assert caught.value.code == "contradicting-options"
+
+
+def test_B046_an_embedding_of_initial_values_is_told_and_can_be_replaced(tmp_path: Path) -> None:
+    own = converted(DRAFTER, tmp_path / "own", embed_from_target=True, target=TARGET)
+    changed = tensors(own)
+    dtype, shape, _ = changed[EMBED]
+    noise = np.random.default_rng(0).normal(0, 0.02, shape).astype("<f4")
+    changed[EMBED] = dtype, shape, noise.tobytes()
+    write_safetensors(own / "model.safetensors", changed, None)
+    said = {f.code: f for f in ckptmorph.plan(own, to="sglang", target=TARGET).findings}
+    assert said["random-table"].severity.value == "warning"
+    assert "--embed-from-target" in str(said["random-table"].next)
+    out = converted(own, tmp_path / "out", embed_from_target=True, target=TARGET)
+    assert tensors(out)[EMBED] == tensors(TARGET)["model.embed_tokens.weight"]
+
+
+def test_a_table_of_an_eagle_1_head_can_be_left_out_where_it_is_not_used(tmp_path: Path) -> None:
+    """B054: SGLang shares the target's table with the head, whatever the file holds."""
+    source = eagle1.build(tmp_path / "source")
+    out = converted(source, tmp_path / "out", to="sglang", drop_embed=True)
+    assert EMBED not in tensors(out)
+
+
+def test_a_weight_without_dimensions_is_an_unusable_drafter(tmp_path: Path) -> None:
+    source = build(tmp_path / "source", "sglang", replace={"norm.weight": ("BF16", (), b"\0\0")})
+    with pytest.raises(InputError) as caught:
+        ckptmorph.plan(source, to="vllm")
+    assert "shape-mismatch" in {f.code for f in caught.value.findings} | {caught.value.code}
+
+
+@pytest.mark.parametrize("metadata", [None, {"foo": "bar"}])
+def test_B105_the_mark_of_the_format_is_there_even_if_nothing_else_changes(
+    tmp_path: Path, metadata: dict[str, str] | None
+) -> None:
+    source = build(tmp_path / "source", "vllm", metadata=metadata)
+    out = converted(source, tmp_path / "out", to="vllm")
+    assert read_metadata(out / "model.safetensors") == {**(metadata or {}), "format": "pt"}
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "half"])
+def test_a_short_name_of_a_dtype_leads_to_the_long_one(dtype: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        ckptmorph.plan(DRAFTER, to="vllm", dtype=dtype)
+    assert caught.value.next == "--dtype float16"
+
+
+def test_layer_ids_under_two_keys_that_cannot_both_be_meant(tmp_path: Path) -> None:
+    source = build(tmp_path / "one", "vllm", edits={"aux_hidden_states_layer_ids": [7, 8, 9]})
+    with pytest.raises(CkptmorphError) as caught:
+        ckptmorph.plan(source, to="sglang")
+    assert caught.value.code == "ambiguous-aux-ids"
+    both = build(tmp_path / "two", "vllm", edits={"aux_hidden_states_layer_ids": [1, 17, 32]})
+    assert ckptmorph.plan(
+        both, to="sglang", target_arch="LlamaForCausalLM"
+    ).tensors  # the same states, counted otherwise
