@@ -134,9 +134,10 @@ def _tensors(first: Source, second: Source) -> Iterator[TensorDifference]:
 def _all(source: Source) -> dict[str, Node]:
     """The tensors, with their draft ids in one order: two heads whose rows only stand otherwise are the same."""
     drafter = source.drafter
-    return {
+    own = {
         name: in_target_order(drafter, drafter.canon[name], node) for name, node in drafter.tensors.items()
     }
+    return {**own, **(drafter.carried.scales if drafter.carried is not None else {})}
 
 
 def _first_difference(a: Node, in_a: Folder, b: Node, in_b: Folder) -> int | None:

@@ -17,6 +17,9 @@ class Stored(Model):
     needs: Annotated[
         list[list[str]], Meta(description="groups of last parts; of each group one must be there")
     ]
+    packed: Annotated[
+        bool, Meta(description="several numbers share an element, so the shape is not the weight's")
+    ] = False
 
 
 class QuantFormat(Model):
@@ -38,11 +41,19 @@ class QuantFormat(Model):
     targets_at: Annotated[
         str | None, Meta(description="path of the modules that are quantised; * stands for any key")
     ] = None
+    named_at: Annotated[
+        list[str], Meta(description="paths of further lists of modules, or of objects with modules for keys")
+    ] = []
     all_targets: Annotated[list[str], Meta(description="targets that mean every linear layer")] = []
     side_file: Annotated[
         str | None, Meta(description="file that may hold the settings instead of config.json")
     ] = None
-    side_at: Annotated[str, Meta(description="path of the settings in that file")] = ""
+    side_at: Annotated[
+        str,
+        Meta(
+            description="path of the settings in that file, and in config.json where quant_method is absent"
+        ),
+    ] = ""
     source: Sources
 
 

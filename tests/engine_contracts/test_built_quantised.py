@@ -1,0 +1,56 @@
+"""Which layers the engines build quantised by the drafter's own settings, read from their released sources.
+
+vLLM: layers and fc since 0.11.1 (get_draft_quant_config), the head of the EAGLE-3 classes since 0.19.0. SGLang:
+attention, MLP and head; fc is torch.nn.Linear in every release.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import ckptmorph
+from ckptmorph.errors import CkptmorphError
+from tests.conversion.test_quantised import LLAMA, drafter, settings
+from tests.engine_contracts.looking import load_registry
+
+CODE = "quantised-weight-unread"
+LISTED = {"fc": ["lm_head"], "lm_head": ["fc"], "layers": ["fc", "lm_head"]}
+
+
+def made(folder: Path, which: str, layout: str = "vllm") -> Path:
+    said = {**settings("tensor"), "ignore": LISTED[which]}
+    return drafter(folder, layout, said=said, also=() if which == "layers" else (which,))
+
+
+def named(folder: Path, engine: str) -> str | None:
+    found = ckptmorph.verify(folder, engine=engine, target_arch=LLAMA).findings
+    told = [f for f in found if f.code == CODE]
+    assert all(f.severity.value == "error" for f in told)
+    return told[0].where if told else None
+
+
+@pytest.mark.parametrize("release", load_registry().engine("eagle3", "vllm").releases)
+def test_vllm(tmp_path, release):
+    number = tuple(int(n) for n in release.split("."))
+    layers = None if number >= (0, 11, 1) else "layers.0.self_attn.q_proj.weight"
+    assert named(made(tmp_path / "layers", "layers"), f"vllm@{release}") == layers
+    assert named(made(tmp_path / "fc", "fc"), f"vllm@{release}") == ("fc.weight" if layers else None)
+    head = layers or (None if number >= (0, 19) else "lm_head.weight")
+    assert named(made(tmp_path / "head", "lm_head"), f"vllm@{release}") == head
+
+
+@pytest.mark.parametrize("release", ["0.5.6", "0.5.12", "0.5.23"])
+def test_sglang(tmp_path, release):
+    for which, where in (("layers", None), ("fc", "fc.weight"), ("lm_head", None)):
+        assert named(made(tmp_path / which, which, "sglang"), f"sglang@{release}") == where
+
+
+def test_a_conversion_is_closed_by_it(tmp_path):
+    source = made(tmp_path / "in", "fc")
+    assert ckptmorph.plan(source, to="vllm", target_arch=LLAMA).tensors
+    with pytest.raises(CkptmorphError) as caught:
+        ckptmorph.plan(source, to="sglang", target_arch=LLAMA)
+    (finding,) = (f for f in caught.value.findings if f.code == CODE)
+    assert "fc.weight" in finding.message and "fc is a plain linear layer" in (finding.hint or "")
