@@ -1,7 +1,7 @@
 """Quantised weights on their way: opaque bytes, with the scales and the lists of modules that belong to them.
 
-Nothing is dequantised. A scale follows the name of its weight; whatever else would happen to a quantised weight is
-refused, because its scales would no longer fit it.
+Nothing is dequantised. A scale follows its weight: its name, and the order of its rows. Whatever else would happen to a
+quantised weight is refused, because its scales would no longer fit it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from ckptmorph.ops.nodes import Node, Source
 from ckptmorph.outputs import Output
 from ckptmorph.quant import Quantised
 from ckptmorph.reader import read_drafter
+from ckptmorph.scales import moved, scale_beside
 from ckptmorph.schema.engines import Engine
 from ckptmorph.schema.models import Layout
 from ckptmorph.schema.paths import get_path, set_path
@@ -78,6 +79,11 @@ def _not_carried(quantised: Quantised) -> str | None:
         return (
             f"{quantised.packed[0]} holds several numbers in an element, and packed weights are not carried"
         )
+    odd = next(
+        (n for n in sorted(quantised.scales) if n.rpartition(".")[2] in quantised.form.not_carried), None
+    )
+    if odd is not None:
+        return f"{odd} is called otherwise in other layouts"
     if quantised.at is None:
         return "its settings do not stand in config.json"
     return None if quantised.weights else "no weight is quantised"
@@ -184,8 +190,9 @@ def _placed(output: Output, carried: Carried) -> Iterator[tuple[str, str]]:
     """Quantised weights by the names in the source, and those in the output. What is done to one is refused."""
     for name, node in output.tensors.items():
         mine = [real for real in node.sources() if real in carried.weights]
-        if isinstance(node, Source) and mine:
-            yield node.tensor, name
+        _, whole = moved(node)
+        if whole is not None and mine:
+            yield whole.tensor, name
         elif mine:
             output.findings.append(_changed(name, mine[0], node))
 
@@ -196,7 +203,7 @@ def _changed(name: str, real: str, node: Node) -> Finding:
         "quantised-weight-changed",
         f"{real} is quantised, and {name} would be made of it by {what}: its scales would not fit any more",
         where=real,
-        hint="quantised weights are renamed with their scales, and nothing else is done to them",
+        hint="a scale follows the rows of its weight, or is one number for all; more is not done to such a weight",
         next=_BEFORE,
     )
 
@@ -209,8 +216,9 @@ def _add_scales(
     modules: Mapping[str, str],
 ) -> None:
     owners = {_module(real): real for real in carried.weights}
-    for node in carried.scales.values():
-        real, module = node.tensor, _module(node.tensor)
+    parted: set[str] = set()
+    for scale in carried.scales.values():
+        real, module = scale.tensor, _module(scale.tensor)
         owner = owners.get(module)
         if owner is not None and owner not in placed:
             if owner in output.dropped or owner in drafter.dropped:
@@ -222,8 +230,14 @@ def _add_scales(
             text = f"{real} has no place in the output: {why}"
             output.findings.append(error("no-place", text, where=real, next=ELSEWHERE))
             continue
-        output.tensors[name] = node
-        output.scales.add(name)
+        weight = output.tensors[placed[owner]] if owner is not None else None
+        node = scale if weight is None else scale_beside(scale, weight, carried.form)
+        if node is not None:
+            output.tensors[name] = node
+            output.scales.add(name)
+        elif owner is not None and weight is not None and owner not in parted:
+            parted.add(owner)
+            output.findings.append(_changed(placed[owner], owner, weight))
 
 
 def _add_settings(

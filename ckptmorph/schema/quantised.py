@@ -28,6 +28,12 @@ class QuantFormat(Model):
     methods: Annotated[list[str], Meta(description="values of quant_method that select it")]
     stored: Annotated[list[Stored], Meta(description="how weights may be stored")]
     extra: Annotated[list[str], Meta(description="last parts that may stand beside a weight")] = []
+    not_carried: Annotated[
+        list[str],
+        Meta(
+            description="last parts that other layouts call otherwise; a drafter with them is not converted"
+        ),
+    ] = []
     ignore_at: Annotated[
         list[str], Meta(description="paths of the list of modules left out; the first counts")
     ] = []

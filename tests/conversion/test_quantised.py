@@ -309,7 +309,7 @@ def test_a_renamed_module_where_no_list_is_known(tmp_path):
     assert ckptmorph.plan(other, to="sglang", target_arch=LLAMA).tensors
 
 
-def test_nothing_but_renaming_is_done_to_a_quantised_weight(tmp_path):
+def test_blocks_of_a_quantised_fc_stay_where_their_scales_are(tmp_path):
     """The states of fc stand in another order than vLLM captures them: its columns would leave their scales."""
     source = drafter(
         tmp_path / "in", "speculators", "block", also=("fc",), said={"modules_to_not_convert": ["lm_head"]}
@@ -322,13 +322,41 @@ def test_nothing_but_renaming_is_done_to_a_quantised_weight(tmp_path):
     assert [s.target for s in moved if s.operations] == ["fc.weight"]
 
 
-def test_a_sorted_head(tmp_path):
-    """Speculators has draft ids in the order of their target ids: rows of a quantised head would leave their scales."""
-    ids = (300, 5, *range(310, 436))
-    spec = E3(layout="vllm", target_ids=ids)
+@pytest.mark.parametrize("kind", ["tensor", "channel"])
+def test_columns_may_move_where_scales_do_not_mind(tmp_path, kind):
+    """One number for all, or one for each row: fc's columns are put in the order of the states, byte for byte."""
+    source = drafter(tmp_path / "in", "speculators", kind, also=("fc",), said={"ignore": ["lm_head"]})
+    found = convert(source, tmp_path / "out", "vllm", aux_states=(33, 2, 18))
+    given = read_folder(source)
+    rows = [given["fc.weight"][2][k : k + 192] for k in range(0, 64 * 192, 192)]
+    wanted = b"".join(row[64:128] + row[128:192] + row[:64] for row in rows)
+    assert found["fc.weight"] == ("F8_E4M3", (64, 192), wanted)
+    assert found == {**given, "fc.weight": found["fc.weight"]}
+
+
+def test_scales_of_rows_go_with_a_sorted_head(tmp_path):
+    """Speculators has draft ids in the order of their target ids: rows of the head move, and their scales with them."""
+    spec = E3(layout="vllm", target_ids=(300, 5, *range(310, 436)))
+    order = [1, 0, *range(2, 128)]
     source = drafter(tmp_path / "in", kind="channel", spec=spec, also=("lm_head",), said={"ignore": ["fc"]})
+    options = {"layout": "speculators", "facts": SPECULATORS}
+    found, given = convert(source, tmp_path / "out", "vllm", **options), read_folder(source)
+    for name, width in (("lm_head.weight", 64), ("lm_head.weight_scale", 4)):
+        dtype, shape, data = given[name]
+        rows = [data[k * width : (k + 1) * width] for k in order]
+        assert found[name] == (dtype, shape, b"".join(rows)) and found[name] != given[name]
+    assert ckptmorph.diff(source, tmp_path / "out").tensors == ()
+
+
+def test_what_is_not_known_to_be_about_rows_stops_it(tmp_path):
+    spec = E3(layout="vllm", target_ids=(300, 5, *range(310, 436)))
+    source = drafter(
+        tmp_path / "in", kind="channel", spec=spec, also=("lm_head",), said={"ignore": ["fc"]},
+        replace={"lm_head.input_scale": floats("odd", (128,), "F32")},
+    )  # fmt: skip
     found = refusal(source, "vllm", layout="speculators", facts=SPECULATORS)
     assert "lm_head.weight is quantised" in found["quantised-weight-changed"]
+    assert ckptmorph.plan(source, to="sglang", target_arch=LLAMA).tensors  # which keeps the order
 
 
 @pytest.mark.parametrize("kind", ["tensor", "int8"])

@@ -12,11 +12,14 @@ import pytest
 
 import ckptmorph
 from ckptmorph.errors import CkptmorphError
-from tests.conversion.test_quantised import LLAMA, drafter, settings
+from tests import eagle1
+from tests.builders import Tensor
+from tests.conversion.test_quantised import LLAMA, drafter, scales, settings
 from tests.engine_contracts.looking import load_registry
 
 CODE = "quantised-weight-unread"
 LISTED = {"fc": ["lm_head"], "lm_head": ["fc"], "layers": ["fc", "lm_head"]}
+ATTENTION = "layers.0.self_attn.q_proj.weight"
 
 
 def made(folder: Path, which: str, layout: str = "vllm") -> Path:
@@ -34,7 +37,7 @@ def named(folder: Path, engine: str) -> str | None:
 @pytest.mark.parametrize("release", load_registry().engine("eagle3", "vllm").releases)
 def test_vllm(tmp_path, release):
     number = tuple(int(n) for n in release.split("."))
-    layers = None if number >= (0, 11, 1) else "layers.0.self_attn.q_proj.weight"
+    layers = None if number >= (0, 11, 1) else ATTENTION
     assert named(made(tmp_path / "layers", "layers"), f"vllm@{release}") == layers
     assert named(made(tmp_path / "fc", "fc"), f"vllm@{release}") == ("fc.weight" if layers else None)
     head = layers or (None if number >= (0, 19) else "lm_head.weight")
@@ -45,6 +48,35 @@ def test_vllm(tmp_path, release):
 def test_sglang(tmp_path, release):
     for which, where in (("layers", None), ("fc", "fc.weight"), ("lm_head", None)):
         assert named(made(tmp_path / which, which, "sglang"), f"sglang@{release}") == where
+
+
+def eagle(folder: Path, layout: str, part: str, architecture: str) -> Path:
+    """A head of EAGLE-1 with one quantised matrix: that of fc, or one of layer 0."""
+    shape = eagle1.tensors()[f"{part}.weight"][1]
+    put: dict[str, Tensor] = {f"{part}.weight": ("F8_E4M3", shape, bytes(shape[0] * shape[1]))}
+    put |= scales(part, "tensor", shape)
+    said = {**settings("tensor"), "config_groups": {"group_0": {"targets": [part]}}}
+    edits = {"quantization_config": said, "architectures": [architecture]}
+    return eagle1.build(folder, layout, edits=edits, replace=put)
+
+
+PARTS = ("fc", "layers.0.self_attn.o_proj", "layers.0.mlp.down_proj")
+
+
+@pytest.mark.parametrize("release", load_registry().engine("eagle", "vllm").releases)
+def test_vllm_eagle(tmp_path, release):
+    old = tuple(int(n) for n in release.split(".")) < (0, 11, 1)
+    for part in PARTS:
+        folder = eagle(tmp_path / part, "vllm", part, "EagleLlamaForCausalLM")
+        assert named(folder, f"vllm@{release}") == (f"{part}.weight" if old else None)
+
+
+@pytest.mark.parametrize("release", ["0.5.6", "0.5.23"])
+@pytest.mark.parametrize("architecture", ["LlamaForCausalLMEagle", "Qwen2ForCausalLMEagle"])
+def test_sglang_eagle(tmp_path, release, architecture):
+    for part in PARTS:
+        folder = eagle(tmp_path / part, "sglang", part, architecture)
+        assert named(folder, f"sglang@{release}") == ("fc.weight" if part == "fc" else None)
 
 
 def test_a_conversion_is_closed_by_it(tmp_path):
