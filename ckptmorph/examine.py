@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from ckptmorph.carried import REFUSED, not_predicted
 from ckptmorph.errors import step
-from ckptmorph.findings import Finding, Severity, in_json, note, warning
+from ckptmorph.findings import Finding, Severity, in_json, note
 from ckptmorph.quant import Quantised, quantisation_of
 from ckptmorph.schema.registry import Registry
 from ckptmorph.sources import Source, Wish, open_source
