@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from ckptmorph.canonical import Carried, Drafter, Request
 from ckptmorph.errors import ELSEWHERE
 from ckptmorph.facts import Known
-from ckptmorph.findings import Finding, error, warning
+from ckptmorph.findings import Finding, error, note, warning
 from ckptmorph.module_lists import bare, renamed_in, with_parents
 from ckptmorph.ops.nodes import Node, Source
 from ckptmorph.outputs import Output
@@ -48,13 +48,18 @@ def read_quantised(
     drafter.findings += quantised.findings
     if quantised.method is None:
         return drafter
+    names = {bare(_module(real)): _module(name) for name, real in _single(drafter).items()}
+    scales = {_renamed(name, names) or name: _as_it_is(folder, name) for name in sorted(quantised.scales)}
     why = _not_carried(quantised)
+    if why is None and any(f.code == "wrapper-stripped" for f in drafter.findings):
+        why = "whether its lists of modules mean names with or without the wrapper is not known"
+    if why is None and len(scales) < len(quantised.scales):
+        why = "two of its scales are called alike"
     if why is not None:
         drafter.findings = [_because(f, why) if f.code == REFUSED else f for f in drafter.findings]
         return drafter
     weights = frozenset(quantised.weights)
     drafter.findings = [f for f in drafter.findings if not _overruled(f, weights)]
-    names = {bare(_module(real)): _module(name) for name, real in _single(drafter).items()}
     places = {at for listing in registry.quantisations.values() for at in listing.at}
     assert quantised.form is not None and quantised.at is not None
     drafter.carried = Carried(
@@ -62,8 +67,11 @@ def read_quantised(
         inner=quantised.at.removeprefix(next(p for p in places if _within(quantised.at, p))).strip("."),
         at=tuple(at for listing in registry.quantisations.values() for at in listing.at),
         weights=weights,
-        scales={_renamed(name, names) or name: _as_it_is(folder, name) for name in sorted(quantised.scales)},
+        scales=scales,
     )
+    if quantised.form.side_file in folder.other_files:
+        text = f"{quantised.form.side_file} stays behind: config.json has the settings, with the names of the output"
+        drafter.findings.append(note("side-file-left", text, where=quantised.form.side_file))
     said = drafter.facts.get(FACT)
     if said is not None and isinstance(said.value, dict):
         value, _ = _renamed_settings(drafter.carried, said.value, names)

@@ -405,7 +405,32 @@ def test_a_fault_in_the_file_stops_it(tmp_path):
     assert "the format secret is not known here" in refusal(unknown, "sglang")["quantised-drafter"]
 
 
+def test_a_wrapper_around_all_names(tmp_path):
+    """Do the lists mean names with it, or without? Nobody says."""
+    given = read_folder(drafter(tmp_path / "in"))
+    body = config(tmp_path / "in")
+    source = write_folder(
+        tmp_path / "wrapped", {f"module.{name}": tensor for name, tensor in given.items()}, body
+    )
+    assert "wrapper" in refusal(source, "sglang")["quantised-drafter"]
+
+
+def test_two_scales_that_would_be_one(tmp_path):
+    odd = {f"{m}.self_attn.k_scale": floats(m, (1,), "F32") for m in ("midlayer", "layers.0")}
+    source = drafter(tmp_path / "in", "sglang", replace=odd)
+    assert "called alike" in refusal(source, "vllm")["quantised-drafter"]
+
+
 # --- what is said
+
+
+def test_a_side_file_stays_behind(tmp_path):
+    source = drafter(tmp_path / "in", kind="modelopt")
+    (source / "hf_quant_config.json").write_text(json.dumps(settings("modelopt")))
+    convert(source, tmp_path / "out", "sglang")
+    assert not (tmp_path / "out" / "hf_quant_config.json").exists()
+    findings = ckptmorph.plan(source, to="sglang", target_arch=LLAMA).findings
+    assert "hf_quant_config.json" in [f.where for f in findings if f.code == "side-file-left"]
 
 
 def test_the_plan_warns_of_what_is_not_predicted(tmp_path):
