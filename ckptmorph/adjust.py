@@ -142,12 +142,16 @@ def _cast(source: Source, wanted: str) -> None:
         )
     drafter = source.drafter
     tensors = dict(drafter.tensors)
+    opaque = drafter.carried.weights if drafter.carried is not None else frozenset()
     rounded: list[str] = []
     for name, node in drafter.tensors.items():
         spec = drafter.canon[name].spec if name in drafter.canon else None
-        if spec is None or spec.kind != "weight" or node.dtype not in FLOATS:
+        if spec is None or spec.kind != "weight":
             continue
-        if node.dtype.startswith("F8"):
+        scaled = not opaque.isdisjoint(node.sources())
+        if node.dtype not in FLOATS and not scaled:
+            continue
+        if node.dtype.startswith("F8") or scaled:
             raise RefusedError(
                 f"--dtype {wanted}: {drafter.names.get(name, name)} is {node.dtype}: it needs a scale to mean anything",
                 code="cast-without-scale",

@@ -64,7 +64,9 @@ def _examined_for(
 
 def _predicted(registry: Registry, source: Source, at: EngineAt) -> Prediction:
     files, known = source.folder, source.request
-    return predict(registry, at, files.tensors, files.config, source.drafter, known, beside=source.beside)
+    return predict(
+        registry, at, source.own_tensors, files.config, source.drafter, known, beside=source.beside
+    )
 
 
 def inspect(

@@ -15,9 +15,10 @@ from ckptmorph.facts import Known
 from ckptmorph.findings import Finding, errors_in
 from ckptmorph.likeness import Comparison
 from ckptmorph.names import Canon
-from ckptmorph.ops.nodes import Node
+from ckptmorph.ops.nodes import Node, Source
 from ckptmorph.schema.codecs import Context
 from ckptmorph.schema.models import Algorithm, Layout, Loss
+from ckptmorph.schema.quantised import QuantFormat
 from ckptmorph.schema.registry import Registry
 from ckptmorph.target import Target
 
@@ -57,6 +58,25 @@ class Request(Struct, frozen=True):
     releases: Mapping[str, str] = field(default_factory=dict)
 
 
+class Carried(Struct, frozen=True):
+    """Quantised weights that keep their bytes, and what goes with them.
+
+    Attributes:
+        form: their format.
+        at: config paths where settings may stand; ``inner`` is the path of the lists in them.
+        weights: names in the file.
+        scales: canonical name to the bytes, also of scales that belong to no weight.
+        settings: as they stand in the file, with the names that its modules have there.
+    """
+
+    form: QuantFormat
+    at: tuple[str, ...]
+    inner: str
+    weights: frozenset[str]
+    scales: Mapping[str, Source]
+    settings: Mapping[str, Any] | None = None
+
+
 class Drafter(Struct):
     """A drafter in canonical form.
 
@@ -72,6 +92,8 @@ class Drafter(Struct):
         unread: config paths that no line of the layout mentions.
         findings: everything noticed; errors mean that it must not be converted.
         compared: the target's tables by name, with what a comparison said, if there was one.
+        carried: what is known of its quantised weights, if it has any and they can be converted. The lists of modules
+            among its facts are then in canonical names, as far as they can be translated.
     """
 
     algorithm: Algorithm
@@ -89,6 +111,7 @@ class Drafter(Struct):
     config: Mapping[str, Any] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     compared: dict[str, Comparison] = field(default_factory=dict)
+    carried: Carried | None = None
 
     @property
     def env(self) -> dict[str, Any]:

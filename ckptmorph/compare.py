@@ -11,6 +11,7 @@ from ckptmorph.findings import Finding, Value, errors_in, warning
 from ckptmorph.ops.compute import compute
 from ckptmorph.ops.nodes import Node
 from ckptmorph.ops.nodes import Source as SourceNode
+from ckptmorph.scales import scale_beside
 from ckptmorph.sources import QUESTIONS, Source
 from ckptmorph.storage.folder import Folder
 from ckptmorph.vocabulary import in_target_order
@@ -134,9 +135,17 @@ def _tensors(first: Source, second: Source) -> Iterator[TensorDifference]:
 def _all(source: Source) -> dict[str, Node]:
     """The tensors, with their draft ids in one order: two heads whose rows only stand otherwise are the same."""
     drafter = source.drafter
-    return {
+    own = {
         name: in_target_order(drafter, drafter.canon[name], node) for name, node in drafter.tensors.items()
     }
+    carried = drafter.carried
+    for name, scale in carried.scales.items() if carried is not None else ():
+        weight = own.get(f"{name.rpartition('.')[0]}.weight")
+        beside = (
+            scale_beside(scale, weight, carried.form) if carried is not None and weight is not None else None
+        )
+        own[name] = scale if beside is None else beside
+    return own
 
 
 def _first_difference(a: Node, in_a: Folder, b: Node, in_b: Folder) -> int | None:

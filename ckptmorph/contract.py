@@ -19,6 +19,7 @@ from ckptmorph.errors import ELSEWHERE, step
 from ckptmorph.facts import Known, active, cite
 from ckptmorph.findings import Finding, Severity, error, in_json, note, verdict_of, warning
 from ckptmorph.matching import fold
+from ckptmorph.plain_layers import plain_layers
 from ckptmorph.predict import MEMBERS, TensorPrediction, Treated, in_words
 from ckptmorph.predictions import EngineAt, Prediction, coverage
 from ckptmorph.schema.expr import holds, parse
@@ -264,8 +265,7 @@ class _Judging:
             if ours is not None and ours.value is False and name in idle:  # the tensor's fate says it
                 continue
             if ours is not None and theirs is not None and ours.value != theirs.value:
-                entry = self._line(entries, name)
-                out[name] = self._misread(name, ours, theirs, entry)
+                out[name] = self._misread(name, ours, theirs, self._line(entries, name))
         return out
 
     def _line(self, entries: list[Entry], name: str) -> Entry:
@@ -339,7 +339,7 @@ class _Judging:
 
     def _checks(self) -> None:
         self._has_too()
-        self.findings += self._broken(None)
+        self.findings += [*self._broken(None), *plain_layers(self.at, self.env, self.drafter, self.treated)]
 
     def _broken(self, where: str | None) -> Iterator[Finding]:
         """The checks that the drafter does not pass; with ``where`` only those about that field."""

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
+from ckptmorph.carried import REFUSED, not_predicted
 from ckptmorph.errors import step
-from ckptmorph.findings import Finding, Severity, in_json, note, warning
+from ckptmorph.findings import Finding, Severity, in_json, note
 from ckptmorph.quant import Quantised, quantisation_of
 from ckptmorph.schema.registry import Registry
 from ckptmorph.sources import Source, Wish, open_source
@@ -20,23 +21,20 @@ from ckptmorph.weights import weight_findings
 def examined(registry: Registry, folder: Folder, wish: Wish, *, deep: bool) -> tuple[Source, Quantised]:
     """Open a source and look at all of it that can be looked at; what is found is in the drafter's findings.
 
-    Scales that belong to quantised weights are taken out first: they are no tensors of the drafter's own.
     Raises what `open_source` raises.
     """
-    formats = registry.quantisations.values()
-    quantised = quantisation_of(folder, formats, {})
-    source = open_source(registry, quantised.without_scales(folder), wish)
+    source = open_source(registry, folder, wish)
     source.beside = beside_index(folder)
-    if not quantised.scales:
-        was = source.drafter  # what follows adds to these three
-        source.as_read = replace(
-            was, findings=list(was.findings), facts=dict(was.facts), compared=dict(was.compared)
-        )
-    target = source.request.target
+    was = source.drafter  # what follows adds to these three
+    source.as_read = replace(
+        was, findings=list(was.findings), facts=dict(was.facts), compared=dict(was.compared)
+    )
+    quantised, target, drafter = source.quantised, source.request.target, source.drafter
     if quantised.method is not None and target.config:
-        quantised = quantisation_of(folder, formats, target.config)
-    drafter = source.drafter
-    drafter.findings += [*quantised.findings, *_target_findings(source)]
+        quantised = quantisation_of(folder, registry.quantisations.values(), target.config)
+        drafter.findings = [f for f in drafter.findings if f not in source.quantised.findings]
+        drafter.findings += quantised.findings
+    drafter.findings += _target_findings(source)
     drafter.findings += weight_findings(drafter, source.folder, deep=deep)
     compare_tables(drafter, source.folder, target, next(iter(registry.targets.values()), None), deep=deep)
     return source, quantised
@@ -76,8 +74,8 @@ def own_faults(source: Source, quantised: Quantised, predicted: Iterable[Finding
             continue
         if finding.code == "wrong-dtype" and finding.where in quantised.weights:
             continue
-        if finding.code == "quantised-drafter":
-            finding = _not_predicted(finding, quantised)
+        if finding.code == REFUSED:
+            continue  # that stops a conversion; about an engine it only limits what can be said
         if finding.code in ("fact-not-stated", "target-needed", "unclear-value"):
             finding = replace(finding, severity=Severity.WARNING)
         if finding.code == "absolute-map":
@@ -91,18 +89,5 @@ def own_faults(source: Source, quantised: Quantised, predicted: Iterable[Finding
                 next=step(f"ckptmorph convert DRAFTER OUT --to {source.layout.layout}", "translates it"),
             )
         out.append(finding)
-    if quantised.weights and quantised.method and not any(f.code == "quantised-drafter" for f in out):
-        out.append(_not_predicted(warning("quantised-drafter", ""), quantised))  # said in a side file only
-    return out
-
-
-def _not_predicted(finding: Finding, quantised: Quantised) -> Finding:
-    """Quantisation stops a conversion; about an engine it only limits what can be said."""
-    text = f"the drafter is quantised ({quantised.method}): how an engine computes with it is not predicted"
-    if quantised.packed:
-        text += f"; packed weights such as {quantised.packed[0]} are not unpacked: what is said of them does not count"
-    elif quantised.weights:
-        text += "; names, shapes and scales are"
-    return replace(
-        finding, severity=Severity.WARNING, message=text, hint="it cannot be converted as it is", next=None
-    )
+    refused = any(f.code == REFUSED for f in source.drafter.findings)
+    return [*out, *(not_predicted(source.drafter, quantised) if quantised.weights or refused else ())]

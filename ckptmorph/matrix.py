@@ -83,7 +83,7 @@ def _row(registry: Registry, source: Source, name: str, release: str, latest: st
     result = predict(
         registry,
         at,
-        folder.tensors,
+        source.own_tensors,
         folder.config,
         source.drafter,
         source.request,

@@ -25,6 +25,7 @@ class Output(Struct):
 
     Attributes:
         tensors: output names to nodes.
+        scales: those of them that belong to quantised weights, and are no tensors of the drafter's own.
         config: the whole config.json.
         facts: the drafter's facts as the output holds them: auxiliary states in the order of its columns, no flags
             of tensors that the layout leaves out.
@@ -32,6 +33,7 @@ class Output(Struct):
     """
 
     tensors: dict[str, Node] = field(default_factory=dict)
+    scales: set[str] = field(default_factory=set)
     canon: dict[str, list[str]] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
     facts: dict[str, Known] = field(default_factory=dict)
@@ -40,3 +42,8 @@ class Output(Struct):
     dropped: dict[str, str] = field(default_factory=dict)
     losses: list[Lost] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def own(self) -> dict[str, Node]:
+        """The tensors without the scales of quantised ones."""
+        return {name: node for name, node in self.tensors.items() if name not in self.scales}

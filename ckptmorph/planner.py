@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from ckptmorph.adjust import adjust, random_tables, without_embedding
 from ckptmorph.canonical import Drafter
+from ckptmorph.carried import compose_carried, not_known_quantised, not_predicted
 from ckptmorph.contract import predict
 from ckptmorph.engine_reading import loads_none
 from ckptmorph.errors import CONVERT, ELSEWHERE, CkptmorphError, RefusedError, UsageError, did_you_mean
@@ -32,7 +33,6 @@ from ckptmorph.schema.models import Layout
 from ckptmorph.schema.registry import Registry
 from ckptmorph.schema.versions import newest
 from ckptmorph.sources import Source, Wish, engine_release, refuse_broken, split_release, summary
-from ckptmorph.write import compose
 
 CARRIED = (
     "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt",
@@ -174,15 +174,16 @@ def _composed(
     if goal.at is not None:
         releases[goal.at.engine.engine] = goal.at.known
     request = replace(source.request, releases=releases)
-    output = compose(registry, source.drafter, goal.layout, request, base, restoring=restoring, anew=anew)
+    output = compose_carried(
+        registry, source.drafter, goal.layout, request, base, restoring=restoring, anew=anew
+    )
     losses = list(output.losses)
     closed = errors_in(output.findings)
     prediction = None
     if goal.at is not None and not closed:
         drafter = replace(source.drafter, facts=output.facts, map_form=output.map_form)
-        prediction = predict(
-            registry, goal.at, output.tensors, output.config, drafter, request, set(output.tensors)
-        )
+        own = output.own
+        prediction = predict(registry, goal.at, own, output.config, drafter, request, set(own))
         acceptable = _acceptable(registry, goal)
         for finding in errors_in(prediction.findings):
             if finding.code in acceptable:
@@ -197,6 +198,7 @@ def _composed(
                 )
             else:
                 closed.append(replace(finding, next=_elsewhere(goal, finding)))
+        closed += not_known_quantised(goal.at.engine, source.drafter)
         closed += [_unread_ids(finding) for finding in prediction.findings if _asks_for_target(finding)]
     closed += [
         _not_accepted(loss)
@@ -349,6 +351,7 @@ def _plan(
     predicted = list(composed.prediction.findings) if composed.prediction else []
     closed_ids = {loss.id for loss in composed.losses}
     findings = [
+        *(not_predicted(source.drafter, source.quantised) if goal.at is not None else ()),
         *[_decided(finding) for finding in source.drafter.findings],
         *output.findings,
         *larger(output.tensors, wish.max_shard_size),

@@ -5,9 +5,7 @@ Only the consistency of the file itself is judged. Nothing here dequantises or c
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
-from fnmatch import fnmatchcase
 from typing import Any
 
 from msgspec import Struct, field
@@ -16,16 +14,13 @@ from msgspec.structs import replace
 from ckptmorph.errors import CkptmorphError
 from ckptmorph.findings import Finding, error, note, warning
 from ckptmorph.matching import fold
+from ckptmorph.module_lists import Rule
 from ckptmorph.schema.paths import ABSENT, get_path
 from ckptmorph.schema.quantised import QuantFormat, Quantisation, Stored
 from ckptmorph.storage.folder import Folder
 from ckptmorph.storage.jsontext import load_json
 
 PLAIN = frozenset({"BF16", "F16", "F32", "F64"})
-# Regular expressions of a stranger are tried only while they are simple: a repeated group can run for years.
-MAX_PATTERN = 200
-_REPEATED_GROUP = re.compile(r"\)\s*[*+{]")
-_PREFIXES = ("", "model.")
 _AGAIN = "export the quantised drafter again, or take the drafter as it was before"
 
 
@@ -34,11 +29,15 @@ class Quantised(Struct, frozen=True):
 
     Attributes:
         method: the format that the config (or its side file) names; None when nothing says that it is quantised.
-        weights: quantised weights, by the names in the file. ``packed`` are those under another name than ``weight``.
+        form: that format, if it is known here.
+        at: path of the settings in the config; None when they stand in a side file, or nowhere.
+        weights: quantised weights, by the names in the file. ``packed`` are those of another shape than the numbers.
         scales: tensors that belong to them.
     """
 
     method: str | None = None
+    form: QuantFormat | None = None
+    at: str | None = None
     weights: tuple[str, ...] = ()
     packed: tuple[str, ...] = ()
     scales: frozenset[str] = frozenset()
@@ -86,7 +85,7 @@ class _Look:
         for path in self.listing.at:
             value = get_path(self.folder.config, path)
             if isinstance(value, dict) and value:
-                return path, value
+                return self._inner(path, value)
         for form in self.listing.formats:
             if form.side_file in self.folder.other_files and form.side_file is not None:
                 try:
@@ -97,6 +96,14 @@ class _Look:
                 if isinstance(value, dict) and value:
                     return form.side_file, {"quant_method": form.methods[0], **value}
         return None, None
+
+    def _inner(self, path: str, value: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        """The settings themselves, which some tools write into the config just as into their side file."""
+        for form in self.listing.formats:
+            inner = value.get(form.side_at)
+            if "quant_method" not in value and isinstance(inner, dict) and inner:
+                return f"{path}.{form.side_at}", {"quant_method": form.methods[0], **inner}
+        return path, value
 
     def run(self) -> Quantised:
         forms = self.listing.formats
@@ -119,9 +126,16 @@ class _Look:
         if not stored:
             return self._copied(scales)
         self.findings += fold([*self._pairs(stored), *self._lists(stored)])
-        weights = tuple(f"{m}.{s.name}" for m, s in stored.items())
-        packed = tuple(w for w in weights if not w.endswith(".weight"))
-        return Quantised(str(self.said.get("quant_method")), weights, packed, scales, tuple(self.findings))
+        inside = get_path(self.folder.config, self.at or "") if self.at else ABSENT
+        return Quantised(
+            str(self.said.get("quant_method")),
+            self.format,
+            self.at if isinstance(inside, dict) else None,
+            tuple(f"{m}.{s.name}" for m, s in stored.items()),
+            tuple(f"{m}.{s.name}" for m, s in stored.items() if s.packed),
+            scales,
+            tuple(self.findings),
+        )
 
     def _scales(self, stored: Mapping[str, Stored], forms: list[QuantFormat]) -> Iterator[str]:
         for module, entry in self.modules.items():
@@ -142,7 +156,7 @@ class _Look:
         )
         hint = "a reader takes the bytes for plain numbers, or refuses them; the settings were lost"
         found = error("quantisation-not-stated", text, where=self.listing.at[0], hint=hint, next=_AGAIN)
-        return Quantised(None, tuple(names), (), scales, (found,))
+        return Quantised(weights=tuple(names), scales=scales, findings=(found,))
 
     def _copied(self, scales: frozenset[str]) -> Quantised:
         """The config speaks of quantisation, and no tensor is quantised."""
@@ -163,7 +177,7 @@ class _Look:
             hint="an engine builds quantised layers from it and finds no scales: it raises, or computes nonsense",
             next=f"take {self.at} out of config.json",
         )
-        return Quantised(str(self.said.get("quant_method")), (), (), scales, (found,))
+        return Quantised(str(self.said.get("quant_method")), scales=scales, findings=(found,))
 
     # --- tensors that belong together ---
 
@@ -207,7 +221,7 @@ class _Look:
         assert self.format is not None and self.said is not None
         place, entries = self._ignored()
         weighty = [m for m, e in self.modules.items() if m and ("weight" in e.parts or m in stored)]
-        rules = [_Rule(entry, self.format) for entry in entries]
+        rules = [Rule(entry, self.format) for entry in entries]
         for module in stored:
             rule = next((r for r in rules if r.names(module)), None)
             if rule is not None:
@@ -261,39 +275,6 @@ class _Look:
         return bool(found) and all(
             isinstance(v, list) and any(t in self.format.all_targets for t in v) for v in found
         )
-
-
-class _Rule:
-    """One entry of a list of modules."""
-
-    def __init__(self, entry: str, form: QuantFormat) -> None:
-        self.entry, self.form = entry, form
-        self.regex: re.Pattern[str] | None = None
-        self.checkable = not entry[:1].isupper()  # a class name says nothing about names
-        if form.pattern is not None and entry.startswith(form.pattern):
-            text = entry.removeprefix(form.pattern)
-            try:
-                simple = len(text) <= MAX_PATTERN and not _REPEATED_GROUP.search(text)
-                self.regex = re.compile(text) if simple and text.count("*") + text.count("+") <= 6 else None
-            except re.error:
-                self.regex = None
-            self.checkable = self.regex is not None
-
-    def names(self, module: str) -> bool:
-        """Whether the format's own way of matching finds the module, with or without a prefix of the model."""
-        if not self.checkable:
-            return False
-        every = [prefix + module for prefix in _PREFIXES]
-        if self.regex is not None:
-            return any(self.regex.match(name) is not None for name in every)
-        if self.form.match == "exact":
-            return self.entry in every
-        return any(self.entry in name or fnmatchcase(name, self.entry) for name in every)
-
-    def may_mean(self, module: str) -> bool:
-        """Whether the entry could mean the module by any reading: a part of the name, or a module around it."""
-        bare = self.entry.removeprefix("model.")
-        return self.names(module) or (self.regex is None and bool(bare) and bare in module)
 
 
 def _stored(entry: _Module, forms: list[QuantFormat]) -> Stored | None:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from ckptmorph import __version__
 from ckptmorph.canonical import Request, target_class
+from ckptmorph.carried import read_quantised
 from ckptmorph.contract import predict
 from ckptmorph.errors import InputError, InternalError
 from ckptmorph.facts import Known
@@ -17,7 +18,7 @@ from ckptmorph.planner import base_for
 from ckptmorph.plans import Plan
 from ckptmorph.predictions import engine_at
 from ckptmorph.provenance import MAX_ANCESTORS, SideCar, identities, output_identity
-from ckptmorph.reader import read_drafter
+from ckptmorph.quant import quantisation_of
 from ckptmorph.schema.registry import Registry
 from ckptmorph.sources import Source
 from ckptmorph.storage.folder import Folder, open_folder
@@ -72,7 +73,8 @@ def check(
         map_form=next((line.form for line in layout.names if line.form), None),
         releases=releases,
     )
-    again = read_drafter(registry, layout, written.tensors, written.config, written.read, request)
+    quantised = quantisation_of(written, registry.quantisations.values(), {})
+    again = read_quantised(registry, layout, written, request, quantised)
     if errors_in(again.findings):
         raise _bug(f"the output cannot be read back: {errors_in(again.findings)[0].message}")
     for name, known in again.facts.items():
@@ -82,7 +84,8 @@ def check(
             )
     if plan.target.engine is not None and plan.prediction is not None:
         drafter = replace(source.drafter, facts=ours, map_form=again.map_form)
-        result = predict(registry, at, written.tensors, written.config, drafter, request, set(wanted))
+        own = quantised.without_scales(written).tensors
+        result = predict(registry, at, own, written.config, drafter, request, set(own))
         accepted = {loss.id for loss in plan.losses}
         left = [f for f in errors_in(result.findings) if f.code not in accepted]
         if left:

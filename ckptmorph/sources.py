@@ -12,7 +12,8 @@ from typing import Any
 from msgspec import Struct, ValidationError, convert, field
 from msgspec.structs import replace
 
-from ckptmorph.canonical import Drafter, Request
+from ckptmorph.canonical import Drafter, Request, Shaped
+from ckptmorph.carried import read_quantised
 from ckptmorph.detect import Detection, detect, ranked, telling
 from ckptmorph.errors import CkptmorphError, InputError, RefusedError, UsageError, did_you_mean
 from ckptmorph.facts import Evidence, Known, parse_given
@@ -20,7 +21,7 @@ from ckptmorph.findings import Finding, errors_in
 from ckptmorph.head_rows import row_findings
 from ckptmorph.predictions import EngineAt, engine_at
 from ckptmorph.provenance import Ancestor, SideCar, ancestor_of, find_ancestor, read_sidecar, trusted_facts
-from ckptmorph.reader import read_drafter
+from ckptmorph.quant import Quantised, quantisation_of
 from ckptmorph.schema.models import Layout
 from ckptmorph.schema.registry import Registry
 from ckptmorph.side_maps import inner_folders, with_side_maps
@@ -177,8 +178,8 @@ class Source(Struct, dict=True):
         car: the side-car, if there is one that fits.
         request: what was known when reading; reused for writing.
         beside: tensors in the files of an index that the index does not lead to; only filled for a prediction.
-        as_read: the drafter before `examined` looked further, as a conversion has it; None when tensors were taken
-            out for looking.
+        as_read: the drafter before `examined` looked further, as a conversion has it.
+        quantised: what was found out about quantised weights.
     """
 
     folder: Folder
@@ -191,6 +192,12 @@ class Source(Struct, dict=True):
     release: str | None = None
     beside: tuple[Beside, ...] = ()
     as_read: Drafter | None = None
+    quantised: Quantised = Quantised()
+
+    @property
+    def own_tensors(self) -> Mapping[str, Shaped]:
+        """The tensors of the folder without the scales of quantised ones."""
+        return self.quantised.without_scales(self.folder).tensors
 
     @cached_property
     def own_form(self) -> Ancestor:
@@ -244,10 +251,11 @@ def open_source(registry: Registry, folder: Folder, wish: Wish) -> Source:
     folder, form, beside = with_side_maps(registry, folder, layout)
     if form is not None and request.map_form is None:
         request = replace(request, map_form=form)
-    drafter = read_drafter(registry, layout, folder.tensors, folder.config, folder.read, request)
+    quantised = quantisation_of(folder, registry.quantisations.values(), {})
+    drafter = read_quantised(registry, layout, folder, request, quantised)
     wrong_rows = row_findings(drafter, folder)
     drafter.findings = [*folder.findings, *notes, *beside, *drafter.findings, *wrong_rows]
-    return Source(folder, layout, detection, car, request, drafter, name, release)
+    return Source(folder, layout, detection, car, request, drafter, name, release, quantised=quantised)
 
 
 def _named_layout(registry: Registry, name: str, folder: Folder) -> Layout:

@@ -29,6 +29,7 @@ TITLES = {
     "Unlisted": "`unlisted:` of an engine",
     "Policy": "`unknown:` and `missing:` of an engine",
     "Provided": "`provided:` of an engine",
+    "BuiltQuantised": "`quantised:` of an engine",
     "Capture": "`capture:` of an engine",
     "Place": "`at:` of a capture",
     "CaptureRules": "Capture rules for several contracts",

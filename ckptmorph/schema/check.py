@@ -127,6 +127,7 @@ def _check_engine(registry: Registry, engine: Engine) -> None:
         ("missing", [[*policy.tensors, *policy.loses] for policy in engine.missing]),
         ("provided", [[provided.tensor] for provided in engine.provided]),
         ("sizes", [sizes.tensor for sizes in engine.sizes]),
+        ("quantised", [built.tensors for built in engine.quantised]),
     ):
         for k, some in enumerate(tensors):
             for tensor in some:
@@ -143,6 +144,7 @@ def _check_engine(registry: Registry, engine: Engine) -> None:
         ("unknown", [policy.when for policy in engine.unknown]),
         ("missing", [policy.when for policy in engine.missing]),
         ("provided", [provided.when for provided in engine.provided]),
+        ("quantised", [built.when for built in engine.quantised]),
     ):
         for k, text in enumerate(conditions):
             _check_expr(text or "true", hub, at.within(key, k))

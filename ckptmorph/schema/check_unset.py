@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ckptmorph.findings import Finding, warning
-from ckptmorph.schema.engines import Classes, Engine, Form, Match, Policy, Provided
+from ckptmorph.schema.engines import BuiltQuantised, Classes, Engine, Form, Match, Policy, Provided
 from ckptmorph.schema.expr import holds, parse
 from ckptmorph.schema.models import Name
 from ckptmorph.schema.registry import Registry
@@ -51,8 +51,12 @@ def _has_value(registry: Registry, form: Form, name: str, release: str) -> bool:
 def _conditions(registry: Registry, engine: Engine) -> Iterator[Condition]:
     for check in engine.checks:
         yield check.require, check.versions, None
-    rules: list[Match | Policy | Provided | Name] = [*engine.unused, *engine.unknown, *engine.missing]
-    for rule in [*rules, *engine.provided, *engine.names]:
+    rules: list[Match | Policy | Provided | BuiltQuantised | Name] = [
+        *engine.unused,
+        *engine.unknown,
+        *engine.missing,
+    ]
+    for rule in [*rules, *engine.provided, *engine.quantised, *engine.names]:
         if rule.when is not None:
             yield rule.when, rule.versions, None
     for form in engine.forms:

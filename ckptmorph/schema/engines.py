@@ -110,6 +110,23 @@ class Provided(Model):
     source: Sources
 
 
+class BuiltQuantised(Model):
+    """Weights whose layers an engine builds quantised when the drafter's own settings say so."""
+
+    tensor: Annotated[
+        str | list[str], Meta(description="canonical tensors; a trailing '*' stands for any rest of the name")
+    ]
+    when: Annotated[ExprText | None, Meta(description="only when this holds")] = None
+    versions: VersionSpec | None = None
+    because: Reason
+    source: Sources
+
+    @property
+    def tensors(self) -> list[str]:
+        """The tensors as a list."""
+        return [self.tensor] if isinstance(self.tensor, str) else self.tensor
+
+
 class Case(Model):
     """One case of an id rule: when it applies, and the state index h of an id."""
 
@@ -292,6 +309,13 @@ class Engine(Model):
         list[Sizes], Meta(description="sizes it takes although it built others; without a line it raises")
     ] = []
     provided: Annotated[list[Provided], Meta(description="parameters that may come from the target")] = []
+    quantised: Annotated[
+        list[BuiltQuantised],
+        Meta(
+            description="weights that it can build quantised, by the drafter's own settings; of others the layers are "
+            "plain. Without a line no quantised drafter is converted for it"
+        ),
+    ] = []
     capture: Annotated[
         Capture | None,
         Meta(description="how layer ids become states; left out when the algorithm has no auxiliary states"),

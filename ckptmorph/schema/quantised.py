@@ -17,6 +17,9 @@ class Stored(Model):
     needs: Annotated[
         list[list[str]], Meta(description="groups of last parts; of each group one must be there")
     ]
+    packed: Annotated[
+        bool, Meta(description="several numbers share an element, so the shape is not the weight's")
+    ] = False
 
 
 class QuantFormat(Model):
@@ -25,6 +28,12 @@ class QuantFormat(Model):
     methods: Annotated[list[str], Meta(description="values of quant_method that select it")]
     stored: Annotated[list[Stored], Meta(description="how weights may be stored")]
     extra: Annotated[list[str], Meta(description="last parts that may stand beside a weight")] = []
+    not_carried: Annotated[
+        list[str],
+        Meta(
+            description="last parts that other layouts call otherwise; a drafter with them is not converted"
+        ),
+    ] = []
     ignore_at: Annotated[
         list[str], Meta(description="paths of the list of modules left out; the first counts")
     ] = []
@@ -38,11 +47,19 @@ class QuantFormat(Model):
     targets_at: Annotated[
         str | None, Meta(description="path of the modules that are quantised; * stands for any key")
     ] = None
+    named_at: Annotated[
+        list[str], Meta(description="paths of further lists of modules, or of objects with modules for keys")
+    ] = []
     all_targets: Annotated[list[str], Meta(description="targets that mean every linear layer")] = []
     side_file: Annotated[
         str | None, Meta(description="file that may hold the settings instead of config.json")
     ] = None
-    side_at: Annotated[str, Meta(description="path of the settings in that file")] = ""
+    side_at: Annotated[
+        str,
+        Meta(
+            description="path of the settings in that file, and in config.json where quant_method is absent"
+        ),
+    ] = ""
     source: Sources
 
 

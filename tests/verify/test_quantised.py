@@ -1,4 +1,4 @@
-"""Quantised drafters: whether config and tensors fit together. They cannot be converted; what is wrong is said."""
+"""Quantised drafters: whether config and tensors fit together, and what is said where they do not."""
 
 from __future__ import annotations
 
@@ -68,10 +68,20 @@ def test_a_consistent_one_is_only_limited_in_what_can_be_said(tmp_path, method):
     assert result.verdict == "warn" and len(result.tensors.loaded) == 14
 
 
-def test_conversion_stays_refused(tmp_path):
+def test_what_is_wrong_with_it_stops_a_conversion(tmp_path):
     with pytest.raises(InputError) as caught:
-        ckptmorph.plan(quantised(tmp_path / "d", FP8), to="vllm", target_arch="LlamaForCausalLM")
-    assert "quantised-drafter" in [f.code for f in caught.value.findings]
+        ckptmorph.plan(quantised(tmp_path / "d", None), to="vllm", target_arch="LlamaForCausalLM")
+    assert "quantisation-not-stated" in [f.code for f in caught.value.findings]
+
+
+def test_a_tool_may_write_the_same_into_both_files(tmp_path):
+    """Model-Optimizer puts the object of hf_quant_config.json into config.json as it is, without a quant_method."""
+    inner = {"quant_algo": "FP8", "exclude_modules": ["lm_head", "layers.7.mlp.up_proj"]}
+    said_so = {"producer": {"name": "modelopt"}, "quantization": inner}
+    result = look(quantised(tmp_path / "d", said_so))
+    assert problems(result) == ["ignore-names-nothing", "quantised-drafter"]
+    (text,) = said(result, "ignore-names-nothing")
+    assert "quantization_config.quantization.exclude_modules" in text
 
 
 def test_scales_of_blocks_have_another_name(tmp_path):
