@@ -156,10 +156,11 @@ def convert(
 
 
 def _say_what_was_kept(out: Path) -> None:
+    from ckptmorph.storage.files import is_folder
     from ckptmorph.storage.target import backup_of
 
     kept = backup_of(out)
-    if kept.is_dir():
+    if is_folder(kept):
         step = f"ckptmorph restore {shlex.quote(str(out))}"
         streams.talk(f"what was there before is in {kept}; bring it back with {step}\n")
 
