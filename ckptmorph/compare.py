@@ -102,16 +102,9 @@ def _facts(first: Source, second: Source) -> Iterator[FactDifference]:
         if (a.value if a else None) != (b.value if b else None):
             spec = hub.facts.get(name)
             matters = spec is not None and (spec.changes_results or name in hub.dims.values())
-            if (a is None and _asks(first)) or (b is None and _asks(second)):
-                matters = False  # what one side does not say is not compared, which is said
             yield FactDifference(
                 fact=name, a=a.value if a else None, b=b.value if b else None, changes_results=matters
             )
-
-
-def _asks(source: Source) -> bool:
-    """Whether a fact may be unknown because of a question that nobody answered."""
-    return any(f.code in QUESTIONS for f in source.drafter.findings)
 
 
 def _tensors(first: Source, second: Source) -> Iterator[TensorDifference]:

@@ -210,7 +210,9 @@ def test_from_a_form_that_never_was_its_own_it_is_written_whole(tmp_path, drafte
 def test_its_own_form_again_with_the_answer_in_it(tmp_path):
     ckptmorph.convert(source_of("eagle3"), tmp_path / "out", to="nemo-automodel", **STATES)
     own = FIXTURES / "eagle3" / INNER
-    assert (tmp_path / "out" / "model.safetensors").read_bytes() == (own / "model.safetensors").read_bytes()
+    assert read_folder(tmp_path / "out") == read_folder(
+        own
+    )  # with the mark of the format, which NeMo leaves out
     assert config_of(tmp_path / "out") == config_of(own) | {"aux_layer_ids": [1, 17, 32]}
     assert ckptmorph.inspect(tmp_path / "out").facts["aux_states"].value == [2, 18, 33]
 

@@ -188,7 +188,8 @@ def test_eagle_1(tmp_path: Path) -> None:
     found = effect(eagle1.build(tmp_path / "d", "sglang", edits={"tie_word_embeddings": True}))
     assert (found.starts, found.kind) == (False, "does-not-start")
     found = effect(eagle1.build(tmp_path / "e", "sglang", fc_bias=True))
-    assert (found.starts, found.kind) == (True, "depends")  # the target has another dtype
+    # SGLang puts the target's embedding in the place of the drafter's, which here is another one.
+    assert (found.starts, found.kind) == (True, "changed")
 
 
 def test_a_name_too_many_stops_vllm(tmp_path: Path) -> None:
