@@ -17,6 +17,7 @@ from pathlib import Path
 
 import ckptmorph
 from ckptmorph.errors import RefusedError, UsageError
+from ckptmorph.schema.registry import load_registry
 from tests.engines.acceptance import DRAFTER, RELEASE, SCORE, TARGET, keep, observed, said, short
 from tests.engines.files import digest
 
@@ -48,7 +49,12 @@ def layouts() -> list[str]:
 
 
 def exits(stop: Stop) -> list[str]:
-    """Where the drafter can go from here: every layout, and of every engine the ends of its open ranges of releases."""
+    """Where the drafter can go from here: every layout, and, as the first stop, every engine.
+
+    Of an engine the ends of its open ranges of releases. They write the layouts that they read, which come next anyway.
+    """
+    if stop.way:
+        return layouts()
     rows = ckptmorph.graph(stop.folder, target=TARGET, facts=FACTS).destinations
     open_ = [f"{row.engine}@{release}" for row in rows if row.layout for release in (row.first, row.last)]
     return list(dict.fromkeys([*layouts(), *open_]))
@@ -93,7 +99,8 @@ def digest_of_side_car(folder: Path) -> str:
 
 def arrivals(out: Path, hops: int) -> Iterator[Stop]:
     """The ways' ends: every form that the engine reads, from every stop."""
-    reads = [None, *layouts()]
+    forms = load_registry().engine(ALGORITHM, "vllm").forms
+    reads = [None, *dict.fromkeys(form.layout for form in forms)]
     for stop in stops(out, hops):
         for layout in reads:
             end = travel(stop, f"vllm@{RELEASE}", out, layout)
