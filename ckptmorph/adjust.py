@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -13,7 +12,7 @@ from ckptmorph.facts import Evidence, Known
 from ckptmorph.findings import Finding, in_json, note, warning
 from ckptmorph.names import Canon
 from ckptmorph.ops import build
-from ckptmorph.ops.base import FLOATS
+from ckptmorph.ops.base import FLOATS, WIDENS
 from ckptmorph.ops.nodes import Source as Tensor
 from ckptmorph.plans import OF_TARGET
 from ckptmorph.predictions import Prediction
@@ -69,7 +68,8 @@ def _add_table(registry: Registry, source: Source, table: str) -> None:
         raise UsageError(
             text, code="no-target-weights", next="--target DIR with the target's safetensors files"
         )
-    found = next((find_tables(weights, reading).get(table) for reading in registry.targets.values()), None)
+    reading = registry.target_reading
+    found = find_tables(weights, reading).get(table) if reading is not None else None
     if found is None:
         text = f"{option}: the target at {weights.place} has no such table"
         raise InputError(text, code="no-such-table", where=weights.place, next=f"leave out {option}")
@@ -159,8 +159,7 @@ def _cast(source: Source, wanted: str) -> None:
                 next="leave out --dtype, or convert the drafter as it was before it was quantised",
             )
         tensors[name] = build.cast(node, code)
-        # Every step of a cast rounds, but for one to a wider type.
-        if any(not cast.exact() for cast in _casts(tensors[name])):
+        if code != node.dtype and code not in WIDENS[node.dtype]:
             rounded.append(name)
     facts = dict(drafter.facts)
     if "dtype" in drafter.algorithm.facts:
@@ -170,13 +169,6 @@ def _cast(source: Source, wanted: str) -> None:
         text = f"{len(rounded)} tensors are rounded to {wanted} (--dtype); a value that does not fit it is refused"
         findings.append(note("cast-rounds", text, where=rounded[0]))
     source.drafter = replace(drafter, tensors=tensors, facts=facts, findings=findings)
-
-
-def _casts(node: Any) -> list[Any]:
-    from ckptmorph.ops.nodes import Cast
-
-    own = [node] if isinstance(node, Cast) else []
-    return own + [cast for child in node.children() for cast in _casts(child)]
 
 
 def random_tables(registry: Registry, source: Source) -> Iterator[Finding]:
@@ -194,8 +186,7 @@ def random_tables(registry: Registry, source: Source) -> Iterator[Finding]:
 def _looked_at(registry: Registry, source: Source, *, deep: bool) -> Drafter:
     """A copy of the drafter whose tables were compared with the target's; the drafter itself stays as it is."""
     looked = replace(source.drafter, findings=[], facts=dict(source.drafter.facts), compared={})
-    reading = next(iter(registry.targets.values()), None)
-    compare_tables(looked, source.folder, source.request.target, reading, deep=deep)
+    compare_tables(looked, source.folder, source.request.target, registry.target_reading, deep=deep)
     return looked
 
 

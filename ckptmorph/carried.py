@@ -60,12 +60,12 @@ def read_quantised(
         return drafter
     weights = frozenset(quantised.weights)
     drafter.findings = [f for f in drafter.findings if not _overruled(f, weights)]
-    places = {at for listing in registry.quantisations.values() for at in listing.at}
+    places = tuple(at for listing in registry.quantisations.values() for at in listing.at)
     assert quantised.form is not None and quantised.at is not None
     drafter.carried = Carried(
         form=quantised.form,
         inner=quantised.at.removeprefix(next(p for p in places if _within(quantised.at, p))).strip("."),
-        at=tuple(at for listing in registry.quantisations.values() for at in listing.at),
+        at=places,
         weights=weights,
         scales=scales,
     )

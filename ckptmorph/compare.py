@@ -132,12 +132,11 @@ def _all(source: Source) -> dict[str, Node]:
         name: in_target_order(drafter, drafter.canon[name], node) for name, node in drafter.tensors.items()
     }
     carried = drafter.carried
-    for name, scale in carried.scales.items() if carried is not None else ():
-        weight = own.get(f"{name.rpartition('.')[0]}.weight")
-        beside = (
-            scale_beside(scale, weight, carried.form) if carried is not None and weight is not None else None
-        )
-        own[name] = scale if beside is None else beside
+    if carried is not None:
+        for name, scale in carried.scales.items():
+            weight = own.get(f"{name.rpartition('.')[0]}.weight")
+            beside = scale_beside(scale, weight, carried.form) if weight is not None else None
+            own[name] = scale if beside is None else beside
     return own
 
 

@@ -36,7 +36,7 @@ def examined(registry: Registry, folder: Folder, wish: Wish, *, deep: bool) -> t
         drafter.findings += quantised.findings
     drafter.findings += _target_findings(source)
     drafter.findings += weight_findings(drafter, source.folder, deep=deep)
-    compare_tables(drafter, source.folder, target, next(iter(registry.targets.values()), None), deep=deep)
+    compare_tables(drafter, source.folder, target, registry.target_reading, deep=deep)
     return source, quantised
 
 

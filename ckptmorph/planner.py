@@ -293,11 +293,10 @@ def make_plan(registry: Registry, source: Source, wish: Wish, out: Path | None =
     raise no_route(source, tried)
 
 
-def _as_it_was(ancestor: Ancestor | None, source: Source) -> Ancestor | None:
+def _as_it_was(ancestor: Ancestor | None, source: Source, layout: Layout) -> Ancestor | None:
     """A form to be written verbatim. The source's own is, unless it lacks the mark that readers ask for."""
-    headers = source.folder.headers.values()
-    marked = all(header.metadata.get("format") for header in headers)
-    return None if ancestor is source.own_form and not marked else ancestor
+    marked = all(header.metadata.get("format") for header in source.folder.headers.values())
+    return ancestor if marked or layout.layout != source.layout.layout else None
 
 
 def evaluator(start: str, end: str, algorithm: str, composed: Composed | None) -> Callable[[Edge], Evaluated]:
@@ -387,7 +386,7 @@ def _plan(
         findings=tuple(by_severity(findings)),
         bytes=volume(steps),
         output=str(out) if out else None,
-        files=out_files(folder, output.tensors, _as_it_was(ancestor, source), wish.max_shard_size),
+        files=out_files(folder, output.tensors, _as_it_was(ancestor, source, goal.layout), wish.max_shard_size),
         carried=tuple(f for f in folder.other_files if any(fnmatch(f, pattern) for pattern in CARRIED)),
         config_text=config_text(output.config, ancestor, original),
         prediction=composed.prediction,

@@ -283,8 +283,8 @@ def _request(
         {},
         "--target-arch" if wish.target_arch else "not given",
     )
-    if wish.target is not None and registry.targets:
-        target = read_target(wish.target, wish.target_arch, next(iter(registry.targets.values())))
+    if wish.target is not None and registry.target_reading is not None:
+        target = read_target(wish.target, wish.target_arch, registry.target_reading)
     pairs = dict(wish.facts)
     form = pairs.pop("d2t_form", None)
     if form not in (None, "offset", "absolute"):

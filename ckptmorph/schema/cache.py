@@ -19,7 +19,7 @@ from msgspec import DecodeError, Raw, Struct
 from msgspec.json import decode, encode
 
 from ckptmorph.errors import CkptmorphError
-from ckptmorph.storage.files import os_errors, reading
+from ckptmorph.storage.files import os_errors, pread_exactly, reading
 
 LIMIT = 2  # times as many files as are in use, for a second set of schemas; a cache that grew beyond is begun anew
 SETS = 8  # that passed; reading more than is needed costs every run
@@ -121,10 +121,10 @@ def _seal(digest: str, data: Raw | bytes) -> str:
 
 def _read(path: Path) -> bytes:
     with reading(path) as fd:
-        if os.fstat(fd).st_size > LARGEST:
+        size = os.fstat(fd).st_size
+        if size > LARGEST:
             raise ValueError("too large")
-        with os.fdopen(fd, "rb", closefd=False) as file:
-            return file.read(LARGEST)
+        return pread_exactly(fd, 0, size, path)
 
 
 def key_of(digests: Mapping[str, str]) -> str:

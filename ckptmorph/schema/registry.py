@@ -100,6 +100,11 @@ class Registry(Struct):
                 assert isinstance(line, Entry)
                 yield line
 
+    @property
+    def target_reading(self) -> TargetReading | None:
+        """How a target model is read; None without a schema that says it."""
+        return next(iter(self.targets.values()), None)
+
     def wrapper_prefixes(self) -> list[str]:
         return [prefix for wrappers in self.wrappers.values() for prefix in wrappers.wrappers]
 
