@@ -28,6 +28,7 @@ from tests.builders import (
     write_folder,
 )
 from tests.cases.helpers import LAYER, codes, config_of, refuse
+from tests.golden.trainers import GEOMETRY
 
 NAMED = {
     "target_arch": "Qwen3ForCausalLM",
@@ -150,16 +151,8 @@ def test_from_the_others(tmp_path, target, start):
     assert config_of(tmp_path / "out") == {
         "architectures": ["Eagle3LlamaForCausalLM"],
         "model_type": "llama",
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
+        **GEOMETRY,
         "head_dim": 16,
-        "num_hidden_layers": 1,
-        "vocab_size": 512,
-        "hidden_act": "silu",
-        "rms_norm_eps": 1e-05,
-        "max_position_embeddings": 2048,
         "attention_bias": False,
         "mlp_bias": False,
         "draft_vocab_size": 128,

@@ -29,6 +29,7 @@ from tests.builders import (
     write_folder,
 )
 from tests.cases.helpers import LAYER, codes, config_of, refuse, said
+from tests.golden.trainers import GEOMETRY
 
 FREQUENT = tuple(random.Random(7).sample(scattered(512, 128), 128))
 TARGET = {"target_arch": "LlamaForCausalLM"}
@@ -79,16 +80,8 @@ CONFIG: dict[str, Any] = {
 }
 ABOUT_THE_LAYER = {
     "model_type": "llama",
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
+    **GEOMETRY,
     "head_dim": 16,
-    "num_hidden_layers": 1,
-    "vocab_size": 512,
-    "hidden_act": "silu",
-    "rms_norm_eps": 1e-05,
-    "max_position_embeddings": 2048,
     "attention_bias": False,
     "mlp_bias": False,
     "bos_token_id": 1,

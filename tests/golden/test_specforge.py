@@ -16,6 +16,7 @@ from tests.builders import Tensors, build, edited, numbers, read_folder, write_f
 from tests.cases.helpers import codes, finding
 from tests.golden.trainers import (
     ANSWERS,
+    GEOMETRY,
     NAMES,
     NUMBERED,
     as_sglang,
@@ -149,17 +150,9 @@ def test_the_way_back_gives_the_same_files(tmp_path, there):
 WRITTEN: dict[str, Any] = {
     "architectures": ["LlamaForCausalLMEagle3"],
     "model_type": "llama",
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
+    **GEOMETRY,
     "head_dim": 16,
-    "num_hidden_layers": 1,
-    "vocab_size": 512,
     "draft_vocab_size": 128,
-    "hidden_act": "silu",
-    "rms_norm_eps": 1e-05,
-    "max_position_embeddings": 2048,
     "torch_dtype": "bfloat16",
     "tie_word_embeddings": False,
     "rope_theta": 500000.0,

@@ -15,6 +15,7 @@ import ckptmorph
 from ckptmorph.errors import RefusedError
 from tests.builders import build, edited, read_folder, write_folder
 from tests.cases.helpers import LAYER, codes, config_of, refuse
+from tests.golden.trainers import GEOMETRY
 
 NAMED = {"facts": {"target_name": "example-org/tiny-target", "speculative_tokens": 3}}
 TARGET = {"target_arch": "LlamaForCausalLM"}
@@ -22,16 +23,8 @@ ONE = {"fc.weight", "norm.weight", "lm_head.weight", "d2t", "t2d"} | {f"midlayer
 CONFIG: dict[str, Any] = {
     "architectures": ["LlamaForCausalLMEagle3"],
     "model_type": "llama",
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
+    **GEOMETRY,
     "head_dim": 16,
-    "num_hidden_layers": 1,
-    "vocab_size": 512,
-    "hidden_act": "silu",
-    "rms_norm_eps": 1e-05,
-    "max_position_embeddings": 2048,
     "attention_bias": False,  # read without a default
     "mlp_bias": False,
     "draft_vocab_size": 128,
