@@ -345,6 +345,7 @@ def _plan(
 ) -> Plan:
     output, folder = composed.output, source.folder
     ancestor = source.form_in(goal.layout.layout)
+    verbatim = _as_it_was(ancestor, source, goal.layout)
     original = (folder.config, folder.config_bytes.decode("utf-8-sig"))
     steps = tensor_steps(output.tensors)
     predicted = list(composed.prediction.findings) if composed.prediction else []
@@ -386,7 +387,7 @@ def _plan(
         findings=tuple(by_severity(findings)),
         bytes=volume(steps),
         output=str(out) if out else None,
-        files=out_files(folder, output.tensors, _as_it_was(ancestor, source, goal.layout), wish.max_shard_size),
+        files=out_files(folder, output.tensors, verbatim, wish.max_shard_size),
         carried=tuple(f for f in folder.other_files if any(fnmatch(f, pattern) for pattern in CARRIED)),
         config_text=config_text(output.config, ancestor, original),
         prediction=composed.prediction,
