@@ -267,3 +267,12 @@ def test_without_a_drafter_the_graph_lists_what_the_layout_asks(tmp_path):
         "qk_norm must be true: norms on queries and keys are always built, and norms of ones are not the same as none"
         in asked
     )
+
+
+@pytest.mark.parametrize("ids", [[33, 25, 17, 9, 1], [1, 17, 9, 25, 33], [-1, 9, 17, 25, 33]])
+def test_ids_that_do_not_increase_are_no_drafter_of_this_library(tmp_path, ids):
+    """validate_eagle3_target_layer_ids asserts an increasing list of layers; fc's columns follow the list."""
+    source = drafter(tmp_path / "x", edits={"target_layer_ids": ids})
+    with pytest.raises(InputError) as caught:
+        api.plan(source, to="vllm", target=target(tmp_path, QWEN))
+    assert "aux-ids-out-of-order" in {f.code for f in caught.value.findings} | {caught.value.code}

@@ -366,3 +366,11 @@ def test_no_embedding_is_ever_written(tmp_path):
     assert [d.because for d in report.dropped if d.name == "embed_tokens.weight"] == [
         "the export has no embedding; the base model's is used"
     ]
+
+
+@pytest.mark.parametrize("to", ["modelopt", "modelopt-megatron"])
+def test_B047_a_head_for_fewer_tokens_is_never_left_to_the_target(tmp_path, to):
+    source = build(tmp_path / "in", "vllm", head=False)
+    with pytest.raises(RefusedError) as caught:
+        ckptmorph.plan(source, to=to, target_arch="LlamaForCausalLM")
+    assert "head-missing" in {f.code for f in caught.value.findings} | {caught.value.code}

@@ -481,3 +481,22 @@ def test_a_p_eagle_drafter_is_never_taken_for_eagle3(tmp_path: Path) -> None:
     others = [c for c in found.candidates if c["algorithm"] == "eagle3"]
     assert others and all(c["excluded"] for c in others)
     assert codes(found.findings, "error") == []
+
+
+@pytest.mark.parametrize("end", ["speculators", "specforge", "nemo-automodel"])
+def test_B047_a_head_that_is_not_there_is_not_made_up(tmp_path: Path, end: str) -> None:
+    source = build(tmp_path / "in", "vllm", omit=["lm_head.weight"])
+    with pytest.raises(RefusedError) as caught:
+        ckptmorph.plan(source, to=end, **SAY["vllm"])
+    assert "head-missing" in {f.code for f in caught.value.findings} | {caught.value.code}
+
+
+@pytest.mark.parametrize(("token", "warned"), [(1, True), (2, True), (3, False)])
+def test_B086_a_masked_token_with_a_meaning_of_its_own_is_warned_of(
+    tmp_path: Path, token: int, warned: bool
+) -> None:
+    edits = {"pard_token": token, "ptd_token_id": token, "bos_token_id": 1, "eos_token_id": 2}
+    found = ckptmorph.plan(
+        build(tmp_path / "in", "vllm", edits=edits), to="specforge", **SAY["vllm"]
+    ).findings
+    assert [f.severity for f in found if f.code == "mask-token-is-special"] == ["warning"] * warned
