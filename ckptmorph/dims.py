@@ -27,6 +27,11 @@ class Equation(Struct, frozen=True):
     axis: int
 
     @property
+    def open(self) -> frozenset[str]:
+        """The names that are no index of the tensor."""
+        return self.expr.names - self.index.keys()
+
+    @property
     def left(self) -> tuple[object, ...]:
         """What the value of the expression depends on, beside the symbols: the same for nearly all layers."""
         index = self.index
@@ -68,8 +73,7 @@ def solve(
     distinct: dict[tuple[object, ...], Equation] = {}
     for eq in equations:
         distinct.setdefault((eq.size, *eq.left), eq)
-    equations = list(distinct.values())
-    _propagate(equations, solved)
+    equations = _propagate(list(distinct.values()), solved)
     for symbol, fact in symbols.items():
         if symbol in solved.values:
             continue
@@ -81,14 +85,16 @@ def solve(
             default = defaults[fact].known(solved.values)
             if default is not None:
                 solved.put(symbol, int(default), "default")
-        _propagate(equations, solved)
+        equations = _propagate(equations, solved)
     return solved
 
 
-def _propagate(equations: list[Equation], solved: Solved) -> None:
+def _propagate(equations: list[Equation], solved: Solved) -> list[Equation]:
+    """Solve what follows; the equations that may still tell something."""
     moved = True
     while moved:
         moved = False
+        equations = [eq for eq in equations if any(n not in solved.values for n in eq.open)]
         for eq in equations:
             env = {**solved.values, **eq.index}
             try:
@@ -99,6 +105,7 @@ def _propagate(equations: list[Equation], solved: Solved) -> None:
                 used = frozenset().union(*(solved.via.get(n, frozenset()) for n in eq.expr.names))
                 solved.put(found[0], found[1], f"axis {eq.axis} of {eq.tensor}", used)
                 moved = True
+    return equations
 
 
 def check_shapes(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Sequence, Set
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -147,8 +147,9 @@ def in_lines(data: Any, *, ascii_only: bool = False) -> str:
 
 def plain(value: Struct) -> dict[str, Any]:
     """A value as plain JSON data. Absent things are left out, but a ``value`` that is null is said to be null."""
-    data = _pruned(to_builtins(value))
+    data = to_builtins(value)
     assert isinstance(data, dict)
+    _prune(data)
     return data
 
 
@@ -160,14 +161,23 @@ def read(kind: type[V], data: Any) -> V:
         raise ValueError("nested too deeply") from None
 
 
-def _pruned(data: Any) -> Any:
-    if type(data) is dict:
-        return {
-            k: _pruned(v) if type(v) in _NESTED else v
-            for k, v in data.items()
-            if v is not None or k == "value"
-        }
-    return [_pruned(item) if type(item) in _NESTED else item for item in data]
+def _prune(data: dict[str, Any]) -> None:
+    """Take what is absent out of ``data``, and make its tuples lists."""
+    for key in [key for key, value in data.items() if value is None and key != "value"]:
+        del data[key]
+    for key, value in data.items():
+        if type(value) is dict:
+            _prune(value)
+        elif type(value) is list or type(value) is tuple:
+            data[key] = _pruned_list(value)
 
 
-_NESTED = (dict, list, tuple)
+def _pruned_list(data: Sequence[Any]) -> list[Any]:
+    out = list(data)
+    for at, item in enumerate(out):
+        # Most hold numbers and words, and there may be several for each of thousands of tensors: no call for those.
+        if type(item) is dict:
+            _prune(item)
+        elif type(item) is list or type(item) is tuple:
+            out[at] = _pruned_list(item)
+    return out

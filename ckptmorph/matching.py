@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ckptmorph.errors import did_you_mean
 from ckptmorph.findings import Finding, error, note
-from ckptmorph.names import ByFamily, Canon, Spelling, count_index, enumerate_tensors, read_as
+from ckptmorph.names import ByFamily, Canon, Spelling, count_index, enumerate_tensors, read_as, shown_count
 from ckptmorph.schema.models import Algorithm, Layout
 from ckptmorph.schema.template import template
 
@@ -93,22 +93,38 @@ class Matched(Struct):
                 self.unexpected.append(name)
 
 
-def match(hub: Algorithm, layout: Layout, names: Iterable[str], extra_counts: Mapping[str, int]) -> Matched:
+def match(
+    hub: Algorithm,
+    layout: Layout,
+    names: Iterable[str],
+    extra_counts: Mapping[str, int],
+    earlier: Matched | None = None,
+) -> Matched:
     """Match short names against everything the layout can hold.
 
     ``extra_counts`` are index counts known otherwise (number of auxiliary states); indices whose count is unknown
-    are matched with the count that the names show.
+    are matched with the count that the names show. ``earlier`` is what was found with other counts: what a name
+    means does not depend on them.
     """
     present = set(names)
-    out = Matched(counts=count_index(hub, layout.names, present))
+    out = Matched(counts=dict(earlier.counts) if earlier else count_index(hub, layout.names, present))
+    before = earlier.found if earlier and not earlier.findings else {}
     out.looked_for = counts = {**out.counts, **extra_counts}
     for spec in hub.index.values():
         if spec.count not in counts:
-            counts[spec.count] = _shown_count(present)
+            counts[spec.count] = shown_count(present)
     used: set[str] = set()
     lines = ByFamily(layout.names)
     for canon in enumerate_tensors(hub, counts):
+        if canon.name in before:
+            out.found[canon.name] = known = before[canon.name]
+            used.add(known[2])
+            continue
         spellings = read_as(lines[canon.family], canon, {})
+        if len(spellings) == 1 and not spellings[0].also and (name := spellings[0].name) in present:
+            out.found[canon.name] = (canon, spellings[0], name)
+            used.add(name)
+            continue
         by_name: dict[str, Spelling] = {}
         for spelt in spellings:
             for name in spelt.accepted:
@@ -144,9 +160,9 @@ def held(hub: Algorithm, layout: Layout, names: Iterable[str], families: Iterabl
     present, wanted, lines = set(names), list(families), ByFamily(layout.names)
     counts: dict[str, int] = {}
     if any(template(family).indices for family in wanted):
-        counts = count_index(hub, layout.names, present)
+        counts, shown = count_index(hub, layout.names, present), shown_count(present)
         for spec in hub.index.values():
-            counts.setdefault(spec.count, _shown_count(present))
+            counts.setdefault(spec.count, shown)
     return {
         canon.family
         for canon in enumerate_tensors(hub, counts, wanted)
@@ -178,11 +194,6 @@ def names_of(hub: Algorithm, layout: Layout, names: Iterable[str], wrappers: lis
     real = strip_prefixes(names, wrappers, layout.prefixes).real
     found = match(hub, layout, real, {}).found.values()
     return {canon.name: real[short] for canon, spelt, short in found if spelt.line.concat is None}
-
-
-def _shown_count(names: Iterable[str]) -> int:
-    numbers = [int(p) for name in names for p in name.split(".") if p.isdigit() and len(p) < 4]
-    return min(max(numbers, default=-1) + 1, 64)
 
 
 def unexpected_findings(

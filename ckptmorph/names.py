@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from functools import lru_cache
+from operator import itemgetter
 from typing import Any
 
 from msgspec import Struct
@@ -16,6 +17,10 @@ from ckptmorph.schema.template import Template, template
 MAX_INDEX = 4096
 MAX_GAP = 64  # a family whose next member is further away has ended
 _RUN = re.compile(r"[0-9]{1,5}")
+_PART = re.compile(r"^[0-9]{1,3}(?![^.\n])|(?<=\.)[0-9]{1,3}(?![^.\n])", re.MULTILINE)
+
+
+Layer = tuple[int, ...]
 
 
 class Canon(Struct, frozen=True):
@@ -28,7 +33,7 @@ class Canon(Struct, frozen=True):
 
     def shape_exprs(self) -> list[Expr]:
         """The dimensions as expressions over symbols and this tensor's indices."""
-        return [parse(str(part)) for part in self.spec.shape]
+        return _dimensions(tuple(self.spec.shape))[0]
 
     def exists(self, env: Mapping[str, Any]) -> bool | None:
         """What ``when`` says under ``env`` and this tensor's indices, or None when a symbol is unknown."""
@@ -36,10 +41,35 @@ class Canon(Struct, frozen=True):
 
     def shape(self, env: Mapping[str, Any]) -> tuple[int, ...] | None:
         """The shape under ``env``, or None when a symbol is unknown."""
-        here = {**env, **self.index}
-        sizes = [expr.known(here) for expr in self.shape_exprs()]
+        exprs, names = _dimensions(tuple(self.spec.shape))
+        here = env if names.isdisjoint(self.index) else {**env, **self.index}
+        sizes = [expr.known(here) for expr in exprs]
         known = [int(size) for size in sizes if size is not None]
         return tuple(known) if len(known) == len(sizes) else None
+
+
+class Shapes:
+    """Shapes under one environment, which must not change: those of a family are mostly worked out once."""
+
+    def __init__(self, env: Mapping[str, Any]) -> None:
+        self._env = env
+        self._alike: dict[str, tuple[int, ...] | None] = {}
+
+    def of(self, canon: Canon) -> tuple[int, ...] | None:
+        """What `Canon.shape` says."""
+        if canon.family in self._alike:
+            return self._alike[canon.family]
+        shape = canon.shape(self._env)
+        if _dimensions(tuple(canon.spec.shape))[1].isdisjoint(canon.index):
+            self._alike[canon.family] = shape
+        return shape
+
+
+@lru_cache(maxsize=1024)
+def _dimensions(shape: tuple[int | str, ...]) -> tuple[list[Expr], frozenset[str]]:
+    """The sizes of a shape as expressions, and all names that they read."""
+    exprs = [parse(str(part)) for part in shape]
+    return exprs, frozenset[str]().union(*[expr.names for expr in exprs])
 
 
 def enumerate_tensors(
@@ -50,33 +80,38 @@ def enumerate_tensors(
     Families over an index whose count is not known yet are left out; ``where`` conditions are applied, ``when``
     and ``shown`` are not (they need facts). ``only``: no others than these families.
     """
-    if only is not None:
-        return _enumerated(hub, counts, {family: hub.tensors[family] for family in only})
-    # Reading, writing and predicting ask for the same ones; the answer is as immutable as the schema.
-    for known, by, found in tuple(_recent):
-        if known is hub and by == counts:
-            return found
-    found = _enumerated(hub, counts, hub.tensors)
-    _recent.appendleft((hub, dict(counts), found))
-    return found
+    families = hub.tensors if only is None else {family: hub.tensors[family] for family in only}
+    found = [
+        (layer, order, canon)
+        for order, (family, spec) in enumerate(families.items())
+        for layer, canon in _members(hub, family, spec, counts)
+    ]
+    return [canon for _, _, canon in sorted(found, key=itemgetter(0, 1))]
 
 
-#: Few, because each may hold thousands of tensors.
-_recent: deque[tuple[Algorithm, dict[str, int], list[Canon]]] = deque(maxlen=2)
+#: Families that were enumerated last, because reading, writing and predicting ask for the same ones. Few, because each
+#: may have thousands of members; the schema is immutable, and held here so that no other gets its identity.
+_recent: dict[tuple[int, str, tuple[int | None, ...]], tuple[Algorithm, list[tuple[Layer, Canon]]]] = {}
+_RECENT = 256
 
 
-def _enumerated(hub: Algorithm, counts: Mapping[str, int], families: Mapping[str, Tensor]) -> list[Canon]:
-    out: list[Canon] = []
-    for family, spec in families.items():
-        parsed = template(family)
-        for index in _indices(hub, parsed, counts):
-            if spec.where is None or parse(spec.where).truth(index):
-                out.append(Canon(parsed.fill(index), family, spec, index))
-    return sorted(out, key=_by_layer)
-
-
-def _by_layer(canon: Canon) -> tuple[int, ...]:
-    return tuple(canon.index.values()) if canon.index else (0,)
+def _members(
+    hub: Algorithm, family: str, spec: Tensor, counts: Mapping[str, int]
+) -> list[tuple[Layer, Canon]]:
+    """The members of a family, each with what it is ordered by among all tensors: one beside the layers is first."""
+    parsed = template(family)
+    key = (id(hub), family, tuple([counts.get(hub.index[name].count) for name in sorted(parsed.indices)]))
+    if key not in _recent:
+        where = None if spec.where is None else parse(spec.where)
+        found = [
+            (tuple(index.values()) if index else (0,), Canon(parsed.fill(index), family, spec, index))
+            for index in _indices(hub, parsed, counts)
+            if where is None or where.truth(index)
+        ]
+        if len(_recent) >= _RECENT:
+            del _recent[next(iter(_recent))]
+        _recent[key] = (hub, found)
+    return _recent[key][1]
 
 
 def _indices(hub: Algorithm, parsed: Template, counts: Mapping[str, int]) -> Iterator[dict[str, int]]:
@@ -139,11 +174,13 @@ class Way(Struct, frozen=True):
         where: the line's condition on a member.
         names: templates of the name written and of the others read, where all members are covered in the same way.
             None: each member has to be looked at.
+        plain: the names take nothing but the indices of the family.
     """
 
     line: Name
     where: Expr | None
     names: tuple[Template | None, tuple[Template, ...]] | None
+    plain: bool
 
     def spelling(self, canon: Canon, env: Mapping[str, Any]) -> Spelling | None:
         """The spelling of a member of the family, or None when the line does not cover it."""
@@ -152,6 +189,10 @@ class Way(Struct, frozen=True):
         if self.names is None:
             return _spelling(self.line, canon, env)
         name, also = self.names
+        if self.plain:
+            index = canon.index
+            others = tuple([other.fill(index) for other in also]) if also else ()
+            return Spelling(self.line, None if name is None else name.fill(index), others)
         return Spelling(
             self.line,
             None if name is None else name.fill(_env(name.indices, canon, env)),
@@ -161,7 +202,11 @@ class Way(Struct, frozen=True):
 
 def _way(line: Name, family: str) -> Way:
     where = None if line.where is None else parse(line.where)
-    return Way(line, where, _alike(line, family))
+    names = _alike(line, family)
+    if names is None:
+        return Way(line, where, None, plain=False)
+    used = frozenset[str]().union(*[name.indices for name in (names[0], *names[1]) if name is not None])
+    return Way(line, where, names, plain=used <= template(family).indices)
 
 
 def _alike(line: Name, family: str) -> tuple[Template | None, tuple[Template, ...]] | None:
@@ -260,7 +305,12 @@ def read_as(ways: Iterable[Way], canon: Canon, env: Mapping[str, Any]) -> list[S
 
 def largest_number(names: Iterable[str]) -> int:
     """The largest number in any of the names: no index in them is larger."""
-    return max((int(run) for name in names for run in _RUN.findall(name)), default=0)
+    return max(map(int, _RUN.findall("\n".join(names))), default=0)
+
+
+def shown_count(names: Iterable[str]) -> int:
+    """One more than the largest number that is a part of a name, if that is no number of something else."""
+    return min(max(map(int, _PART.findall("\n".join(names))), default=-1) + 1, 64)
 
 
 def count_index(hub: Algorithm, lines: list[Name], present: Iterable[str]) -> dict[str, int]:

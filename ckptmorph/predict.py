@@ -15,7 +15,16 @@ from typing import Any, Literal, cast
 from ckptmorph.canonical import Shaped
 from ckptmorph.facts import Known, cite
 from ckptmorph.findings import Value
-from ckptmorph.names import MAX_INDEX, ByFamily, Canon, Spelling, enumerate_tensors, largest_number, read_as
+from ckptmorph.names import (
+    MAX_INDEX,
+    ByFamily,
+    Canon,
+    Shapes,
+    Spelling,
+    enumerate_tensors,
+    largest_number,
+    read_as,
+)
 from ckptmorph.schema.engines import Engine, Form, Match, Policy, Provided
 from ckptmorph.schema.expr import holds
 from ckptmorph.schema.models import Algorithm, Tensor
@@ -73,6 +82,7 @@ class TensorPrediction:
         limit = min(max(largest_number(tensors) + 1, members), MAX_INDEX)
         self.engine, self.release, self.hub, self.env = engine, release, hub, env
         self.lines = ByFamily(line for line in (*form.names, *engine.names) if covers(line.versions, release))
+        self._shapes = Shapes(env)
         self.facts, self.tensors = facts, tensors
         self.used: set[str] = set()
         self.families: dict[str, bool] = {}
@@ -157,7 +167,8 @@ class TensorPrediction:
             names += spelt.accepted
             if spelt.line.contains is not None:
                 names += [name for name in self.tensors if spelt.line.contains in name]
-        return [p + n for n in dict.fromkeys(names) for p in ("", *self.engine.prefixes)]
+        names = list(dict.fromkeys(names)) if len(names) > 1 else names
+        return [p + n for n in names for p in ("", *self.engine.prefixes)] if self.engine.prefixes else names
 
     def _parameter(self, canon: Canon) -> Iterator[Treated]:
         accepted = self._accepted(canon)
@@ -172,11 +183,8 @@ class TensorPrediction:
             yield self._absent(canon, accepted[0], provided)
 
     def _loaded(self, canon: Canon, name: str, provided: Provided | None) -> Treated:
-        got, expected = tuple(self.tensors[name].shape), canon.shape(self.env)
-        other_form = any(
-            w.line.concat is not None or w.line.shape is not None for w in self.lines[canon.family]
-        )
-        if other_form and any(
+        got, expected = tuple(self.tensors[name].shape), self._shapes.of(canon)
+        if got != expected and any(
             s.line.concat is not None or s.line.shape is not None for s in self._spellings(canon)
         ):
             expected = None  # stored in another form; the layout's own reading has checked its shape

@@ -19,7 +19,7 @@ from ckptmorph.matching import (
     take_out_zeros,
     unexpected_findings,
 )
-from ckptmorph.names import Canon, Spelling, part_of, parts_of
+from ckptmorph.names import Canon, Shapes, Spelling, part_of, parts_of
 from ckptmorph.ops import build
 from ckptmorph.ops.nodes import Node, Source
 from ckptmorph.permutes import permutation_of, unpermute_named
@@ -68,7 +68,7 @@ class _Reading:
     # --- names and shapes ---
 
     def dimensions(self) -> None:
-        first = match(self.hub, self.layout, self.tensors, {})
+        self.matched = first = match(self.hub, self.layout, self.tensors, {})
         context = codec_context(self.registry, self.hub.algorithm, self.request, {}, self.request.trusted)
         early = self._early = read_config(self.hub, self.entries, self.config, context)
         numbers = {name: known.value for name, known in early.values.items()}
@@ -83,8 +83,9 @@ class _Reading:
             self.solved = solve(equations, self.hub.dims, numbers, defaults, start)
         known = self._counts()
         same = all(first.looked_for.get(count) == n for count, n in known.items())
-        self.matched = first if same else match(self.hub, self.layout, self.tensors, known)
-        equations = self.equations(self.matched)
+        if not same:
+            self.matched = match(self.hub, self.layout, self.tensors, known, first)
+            equations = self.equations(self.matched)
         shapes = {name: tuple(t.shape) for name, t in self.tensors.items()}
         self.drafter.findings += self.matched.findings
         self.drafter.findings += check_shapes(equations, shapes, self.solved)
@@ -299,6 +300,7 @@ class _Reading:
 
     def tensors_in(self) -> None:
         self.env = self.drafter.env  # asked for every tensor, of which there may be thousands
+        self.shapes = Shapes(self.env)
         self.matched.take_out_impossible(self.env)
         missing = [(canon, spelt) for canon, spelt in self.matched.absent if self._is_missing(canon)]
         missing = [(canon, spelt) for canon, spelt in missing if spelt is None or not self._wrapped(spelt)]
@@ -344,7 +346,7 @@ class _Reading:
     def _node(self, canon: Canon, line: Name, name: str) -> Node | None:
         info = self.tensors[name]
         node: Node = Source(tensor=self.real[name], dtype=info.dtype, shape=tuple(info.shape))
-        shape = canon.shape(self.env)
+        shape = self.shapes.of(canon)
         if shape is None:
             return None
         node = without_excess(self.drafter, line, node, shape[0], self.real[name])

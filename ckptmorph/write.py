@@ -122,7 +122,7 @@ class _Writing:
 
     def _zeros(self, canon: Canon, line: Name) -> Node | None:
         """Zeros for a tensor that this layout cannot be without, in the dtype of the tensor that the line names."""
-        shape = canon.shape(self.env)
+        shape = canon.shape(self.env) if line.zeros_like is not None else None
         if line.zeros_like is None or shape is None:
             return None
         like = self.drafter.tensors.get(template(line.zeros_like).fill(canon.index))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import click
@@ -52,11 +52,20 @@ def completed(text: str) -> str:
 
 def in_document(data: Any) -> Any:
     """A JSON document, with its steps completed where they stand."""
-    for key, value in data.items() if isinstance(data, dict) else enumerate(data):
-        if isinstance(value, (dict, list)):
+    if isinstance(data, dict):
+        if isinstance(data.get("next"), str):
+            data["next"] = completed(data["next"])
+        inside: Iterable[Any] = data.values()
+    else:
+        inside = data
+    for value in inside:
+        if type(value) is dict:
             in_document(value)
-        elif key == "next" and isinstance(value, str):
-            data[key] = completed(value)
+        elif type(value) is list:
+            # Most hold numbers and words, and there may be several for each of thousands of tensors.
+            for item in value:
+                if type(item) is dict or type(item) is list:
+                    in_document(item)
     return data
 
 

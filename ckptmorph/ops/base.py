@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ckptmorph.findings import Value
-from ckptmorph.storage.dtypes import byte_size
+from ckptmorph.storage.dtypes import checked_size
 
 if TYPE_CHECKING:
     from ckptmorph.ops.nodes import Node
@@ -72,7 +72,7 @@ class Operation(Value, tag_field="op"):
     @property
     def nbytes(self: Typed) -> int:
         """Size of the result in bytes."""
-        return byte_size(self.dtype, self.shape)
+        return checked_size(self.dtype, self.shape)
 
     def sources(self) -> tuple[str, ...]:
         """Names of the source tensors, in the order of their first use, each once."""

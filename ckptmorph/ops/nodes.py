@@ -43,6 +43,14 @@ class Source(Operation, tag="source"):
         """The tensor itself."""
         return (self.tensor,)
 
+    def moves_only(self) -> bool:
+        """True: nothing is done to it."""
+        return True
+
+    def describe(self) -> list[str]:
+        """No operation."""
+        return []
+
 
 class Slice(KeepsDtype, tag="slice"):
     """Indices ``start`` up to, but not including, ``stop`` along ``dim``. Same dtype."""

@@ -18,6 +18,7 @@ from ckptmorph.schema.expr import Expr, ExprError, parse
 
 Part = str | Expr
 MAX_DIGITS = 9
+_TOP = 10**MAX_DIGITS
 
 
 class Template(Struct, frozen=True, dict=True):
@@ -42,7 +43,7 @@ class Template(Struct, frozen=True, dict=True):
         if self._single is not None:
             head, index, after = self._single
             number = env.get(index)
-            if type(number) is int and 0 <= number < 10**MAX_DIGITS:
+            if type(number) is int and 0 <= number < _TOP:
                 return f"{head}{number}{after}{rest}" if self.tail else f"{head}{number}{after}"
         out = [part if isinstance(part, str) else _digits(part, env) for part in self.parts]
         return "".join(out) + (rest if self.tail else "")
@@ -87,7 +88,7 @@ class Template(Struct, frozen=True, dict=True):
 
 def _digits(part: Expr, env: Mapping[str, Any]) -> str:
     number = part.value(env)
-    if type(number) is not int or not 0 <= number < 10**MAX_DIGITS:
+    if type(number) is not int or not 0 <= number < _TOP:
         raise ExprError(f"{{{part.text}}} is {number!r}, not an index")
     return str(number)
 

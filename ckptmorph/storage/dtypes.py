@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from ckptmorph.errors import InputError, did_you_mean
 
@@ -68,6 +69,12 @@ def byte_size(dtype: str, shape: Sequence[int]) -> int:
             offset (also in an intermediate product), ``partial-byte`` when a type below 8 bits does not
             fill its last byte.
     """
+    return checked_size(dtype, check_shape(shape))
+
+
+@lru_cache(maxsize=1024)
+def checked_size(dtype: str, shape: tuple[int, ...]) -> int:
+    """As `byte_size`, for a shape that is one. Drafters have thousands of tensors, but few shapes."""
     bits = BITS.get(dtype)
     if bits is None:
         near = did_you_mean(dtype[:40], BITS)
@@ -77,7 +84,7 @@ def byte_size(dtype: str, shape: Sequence[int]) -> int:
             got=dtype[:40],
             hint=f"did you mean {near}?" if near else None,
         )
-    for size in check_shape(shape):
+    for size in shape:
         bits *= size
         # Checked at every step, as the format's own library does: a zero further on is no excuse.
         if bits > _MAX_BITS:

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct
 
 from ckptmorph.errors import InputError
-from ckptmorph.storage.dtypes import byte_size, check_shape
+from ckptmorph.storage.dtypes import check_shape, checked_size
 
 METADATA = "__metadata__"
 MAX_NAME = 4096
@@ -116,7 +116,7 @@ def check_entry(name: str, value: object, file: str, data_start: int) -> TensorI
     begin, end = _offsets(offsets, file, where)
     try:
         sizes = check_shape(shape)
-        expected = byte_size(dtype, sizes)
+        expected = checked_size(dtype, sizes)
     except InputError as exc:
         text = f"{file}, tensor {name[:200]!r}: {exc.message}"
         raise InputError(text, code=exc.code, where=file, got=exc.got, hint=exc.hint, next=AGAIN) from exc

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from ckptmorph.storage.dtypes import BITS, byte_size, check_shape
+from ckptmorph.storage.dtypes import BITS, check_shape, checked_size
 from ckptmorph.storage.entries import (
     METADATA,
     TensorInfo,
@@ -157,8 +157,9 @@ def encode_header(
         if name in fields:
             problem = f"would hold {name!r} twice"
             raise refusal(file, "duplicate-tensor", problem, next="rename one of the tensors")
-        end = position + byte_size(dtype, shape)
-        fields[name] = {"dtype": dtype, "shape": check_shape(shape), "data_offsets": (position, end)}
+        sizes = check_shape(shape)
+        end = position + checked_size(dtype, sizes)
+        fields[name] = {"dtype": dtype, "shape": sizes, "data_offsets": (position, end)}
         position = end
     return _with_length(json.dumps(fields, ensure_ascii=False, separators=(",", ":")), file, begin)
 

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
+
 from ckptmorph.storage.entries import METADATA, refusal
 from ckptmorph.storage.jsontext import Strict
 
@@ -14,6 +16,17 @@ from ckptmorph.storage.jsontext import Strict
 MAX_ENTRY = 4096
 #: Most ``__metadata__`` entries; files of trainers hold some tens.
 MAX_METADATA = 4096
+
+
+class _Entry(msgspec.Struct, forbid_unknown_fields=True):
+    dtype: str
+    shape: list[int]
+    data_offsets: list[int]
+
+
+#: Reads a right entry many times faster than json, but takes a key that is there twice: the quotes are counted.
+_ENTRY = msgspec.json.Decoder(_Entry)
+_QUOTES = 8  # around three keys and the dtype
 
 _SPACE = re.compile(r"[ \t\n\r]*")
 
@@ -94,8 +107,17 @@ class _Text:
         if self.text[self.at : self.at + 1] != "{" or end < 0:
             problem = f"describes {name[:200]!r} with something else than dtype, shape and data_offsets"
             raise refusal(self.file, "header-field", problem)
+        text = self.text[self.at : end + 1]
+        if text.count('"') == _QUOTES:
+            try:
+                found = _ENTRY.decode(text)
+            except (msgspec.DecodeError, UnicodeEncodeError):
+                pass  # what is wrong with it is said below
+            else:
+                self.at += len(text)
+                return {"dtype": found.dtype, "shape": found.shape, "data_offsets": found.data_offsets}
         try:
-            value, length = self.decoder.raw_decode(self.text[self.at : end + 1])
+            value, length = self.decoder.raw_decode(text)
         except json.JSONDecodeError:
             value, length = self.value(self.text[self.at : self.at + MAX_ENTRY], 0)
         self.at += length

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ckptmorph.names import Canon, count_index, enumerate_tensors
+from ckptmorph.names import Canon, Shapes, count_index, enumerate_tensors, shown_count
 from ckptmorph.schema.models import Algorithm, Name
 from ckptmorph.schema.validate import read
 
@@ -63,3 +63,44 @@ def test_a_condition_reads_the_index() -> None:
 def test_a_condition_that_cannot_be_computed_is_not_known() -> None:
     spec = hub().tensors["layers.{i}.expert.{x}"]
     assert Canon("layers.0.expert.0", "layers.{i}.expert.{x}", spec, {"i": 0, "x": 0}).exists({}) is None
+
+
+def test_the_same_question_has_the_same_answer_whatever_was_asked_between() -> None:
+    one, other = hub(least=0), hub(least=2)
+    order = ["layers.0.norm", "layers.0.plain", "layers.0.expert.0", "layers.1.norm", "layers.1.expert.0"]
+    counts = {"L": 2, "K": 1, "E": 1}
+    for made, asked in [(one, counts), (other, counts), (one, {"L": 3, "K": 1, "E": 1}), (one, counts)]:
+        names = [c.name for c in enumerate_tensors(made, asked)]
+        assert names == order + (["layers.2.norm", "layers.2.expert.0"] if asked["L"] == 3 else [])
+
+
+@pytest.mark.parametrize(
+    ("names", "count"),
+    [
+        ([], 0),
+        (["fc.weight", "norm"], 0),
+        (["layers.0.up", "layers.11.up"], 12),
+        (["3.up"], 4),
+        (["up.7"], 8),
+        (["layer5.up", "v2.x"], 0),
+        (["a.1234.b"], 0),  # a step, or a year
+        (["a.999.b"], 64),
+    ],
+)
+def test_the_largest_number_that_is_a_part_of_a_name(names: list[str], count: int) -> None:
+    assert shown_count(names) == count
+
+
+def test_shapes_follow_the_index_where_they_name_it() -> None:
+    made = hub()
+    made.tensors["layers.{i}.norm"].shape[:] = ["2*L if i == 0 else L"]
+    shapes = Shapes({"L": 5})
+    wide, narrow, plain = (
+        shapes.of(Canon(f"layers.{at}.{word}", family, made.tensors[family], {index: at}))
+        for at, word, family, index in [
+            (0, "norm", "layers.{i}.norm", "i"),
+            (1, "norm", "layers.{i}.norm", "i"),
+            (0, "plain", "layers.{d}.plain", "d"),
+        ]
+    )
+    assert (wide, narrow, plain) == ((10,), (5,), (4,))

@@ -175,6 +175,8 @@ def test_header_rules(tmp_path: Path, header: dict[str, Any], size: int, code: s
     [
         b'{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}',
         b'{"a":{"dtype":"U8","dtype":"I8","shape":[1],"data_offsets":[0,1]}}',
+        b'{"a":{"dtype":"U8","shape":[2],"shape":[1],"data_offsets":[0,1]}}',
+        b'{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1],"data_offsets":[0,1]}}',
         b'{"__metadata__":{"k":"1","k":"2"},"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}',
     ],
 )
