@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ckptmorph.errors import did_you_mean
 from ckptmorph.findings import Finding, error, note
-from ckptmorph.names import ByFamily, Canon, Spelling, count_index, enumerate_tensors, read_as, shown_count
+from ckptmorph.names import Canon, Spelling, by_family, count_index, enumerate_tensors, read_as, shown_count
 from ckptmorph.schema.models import Algorithm, Layout
 from ckptmorph.schema.template import template
 
@@ -114,7 +114,7 @@ def match(
         if spec.count not in counts:
             counts[spec.count] = shown_count(present)
     used: set[str] = set()
-    lines = ByFamily(layout.names)
+    lines = by_family(layout.names)
     for canon in enumerate_tensors(hub, counts):
         if canon.name in before:
             out.found[canon.name] = known = before[canon.name]
@@ -157,7 +157,7 @@ def match(
 
 def held(hub: Algorithm, layout: Layout, names: Iterable[str], families: Iterable[str]) -> set[str]:
     """Those of the families of which `match` would find a member, without a look at all the others."""
-    present, wanted, lines = set(names), list(families), ByFamily(layout.names)
+    present, wanted, lines = set(names), list(families), by_family(layout.names)
     counts: dict[str, int] = {}
     if any(template(family).indices for family in wanted):
         counts, shown = count_index(hub, layout.names, present), shown_count(present)

@@ -273,6 +273,20 @@ class ByFamily(dict[str, list[Way]]):
         return found
 
 
+_by_family: dict[int, tuple[list[Name], ByFamily]] = {}
+_LISTS = 512
+
+
+def by_family(lines: list[Name]) -> ByFamily:
+    """The lines of a schema by family; the same list, which a schema never changes, is worked out once."""
+    known = _by_family.get(id(lines))
+    if known is None:  # the list is kept beside, so that no other one gets its identity
+        if len(_by_family) >= _LISTS:
+            del _by_family[next(iter(_by_family))]
+        known = _by_family[id(lines)] = (lines, ByFamily(lines))
+    return known[1]
+
+
 def _true(condition: Expr, env: Mapping[str, Any]) -> bool:
     try:
         return condition.truth(env)
@@ -322,13 +336,13 @@ def count_index(hub: Algorithm, lines: list[Name], present: Iterable[str]) -> di
     names = set(present)
     largest = largest_number(names)
     counts: dict[str, int] = {}
-    by_family = ByFamily(lines)
+    ways = by_family(lines)
     for index, spec in hub.index.items():
         if not spec.from_names:
             continue
         top = 0
         for k in range(min(largest + 2, MAX_INDEX)):
-            if any(_present(hub, by_family, index, k, names)):
+            if any(_present(hub, ways, index, k, names)):
                 top = k + 1
             elif k >= top + MAX_GAP:
                 break

@@ -82,13 +82,11 @@ class _Reading:
         if not self._mask_possible(first):
             self.solved = solve(equations, self.hub.dims, numbers, defaults, start)
         known = self._counts()
-        same = all(first.looked_for.get(count) == n for count, n in known.items())
-        if not same:
+        if any(first.looked_for.get(count) != n for count, n in known.items()):
             self.matched = match(self.hub, self.layout, self.tensors, known, first)
             equations = self.equations(self.matched)
         shapes = {name: tuple(t.shape) for name, t in self.tensors.items()}
-        self.drafter.findings += self.matched.findings
-        self.drafter.findings += check_shapes(equations, shapes, self.solved)
+        self.drafter.findings += [*self.matched.findings, *check_shapes(equations, shapes, self.solved)]
         at = {name: known.evidence.at or name for name, known in early.values.items()}
         self.drafter.findings += compare_config(self.hub.dims, self._stated(early), at, self.solved)
         self._given_against_tensors()

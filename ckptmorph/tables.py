@@ -8,7 +8,7 @@ about the rest, so the result says what was looked at.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -76,22 +76,22 @@ def compare_tables(
         if not isinstance(node, Source) or node.dtype not in WIDTHS or len(node.shape) != 2:
             drafter.compared[wanted] = _not(blank, "it is not stored as one matrix of floats")
             continue
-        ours = _Matrix(node, folder)
-        table = found.get(wanted)
-        if table is None:
-            reason = (
-                why
-                or f"the target has none of {', '.join((reading.tables if reading else {}).get(wanted, ()))}"
-            )
-            drafter.compared[wanted] = _by_itself(_not(blank, reason), ours)
-            continue
-        try:
-            drafter.compared[wanted] = _compared(drafter, canon, blank, ours, table, deep)
-        except CkptmorphError as exc:
-            drafter.compared[wanted] = _not(blank, exc.message)
-            drafter.findings.append(
-                warning("target-weights-unreadable", exc.message, where=exc.where, next=exc.next)
-            )
+        reason = (
+            why or f"the target has none of {', '.join((reading.tables if reading else {}).get(wanted, ()))}"
+        )
+        with folder.opened(node.tensor) as part:
+            ours = _Matrix(node, part)
+            table = found.get(wanted)
+            if table is None:
+                drafter.compared[wanted] = _by_itself(_not(blank, reason), ours)
+                continue
+            try:
+                drafter.compared[wanted] = _compared(drafter, canon, blank, ours, table, folder, deep=deep)
+            except CkptmorphError as exc:
+                drafter.compared[wanted] = _not(blank, exc.message)
+                drafter.findings.append(
+                    warning("target-weights-unreadable", exc.message, where=exc.where, next=exc.next)
+                )
     _facts(drafter)
 
 
@@ -110,10 +110,10 @@ def _not(blank: Comparison, why: str) -> Comparison:
 
 
 class _Matrix(Struct, frozen=True):
-    """The drafter's own table."""
+    """The drafter's own table; ``part`` reads bytes of it."""
 
     node: Source
-    folder: Folder
+    part: Callable[[int, int], bytes]
 
     @property
     def rows(self) -> int:
@@ -130,7 +130,7 @@ class _Matrix(Struct, frozen=True):
 
     def read(self, start: int, stop: int) -> bytes:
         """Rows ``[start, stop)``."""
-        return self.folder.read(self.node.tensor, start * self.row, stop * self.row)
+        return self.part(start * self.row, stop * self.row)
 
 
 class _Pair:
@@ -167,7 +167,14 @@ class _Pair:
 
 
 def _compared(
-    drafter: Drafter, canon: Canon, blank: Comparison, ours: _Matrix, table: Table, deep: bool
+    drafter: Drafter,
+    canon: Canon,
+    blank: Comparison,
+    ours: _Matrix,
+    table: Table,
+    folder: Folder,
+    *,
+    deep: bool,
 ) -> Comparison:
     info = table.info
     blank = replace(blank, against=info.name + (" (tied)" if table.tied else ""))
@@ -176,7 +183,7 @@ def _compared(
     if ours.width != info.shape[1]:
         why = f"{list(ours.node.shape)}, the target's is {list(info.shape)}"
         return _by_itself(replace(blank, outcome="other-size", why=why), ours)
-    chosen = _chosen(drafter, canon, ours)
+    chosen = _chosen(drafter, canon, ours.rows, folder)
     if isinstance(chosen, str):
         return _not(blank, chosen)
     if chosen is not None and not (min(chosen, default=0) >= 0 and max(chosen, default=0) < info.shape[0]):
@@ -204,7 +211,7 @@ def _sizes(ours: int, theirs: int, chosen: Sequence[int] | None) -> str:
     return "" if ours == theirs else f"; the drafter's has {ours} rows, the target's {theirs}"
 
 
-def _chosen(drafter: Drafter, canon: Canon, ours: _Matrix) -> list[int] | str | None:
+def _chosen(drafter: Drafter, canon: Canon, rows: int, folder: Folder) -> list[int] | str | None:
     """The target's row for each row of the drafter, None for the same ones, or what is unknown about it."""
     name = canon.spec.rows
     if name is None or parse(drafter.algorithm.tensors[name].when or "true").known(drafter.env) is False:
@@ -212,9 +219,9 @@ def _chosen(drafter: Drafter, canon: Canon, ours: _Matrix) -> list[int] | str | 
     node = drafter.tensors.get(name) or drafter.derivable.get(name)
     if node is None:
         return "without a vocabulary map nobody knows which of its rows they are"
-    data = b"".join(compute(node, ours.folder.read))
+    data = b"".join(compute(node, folder.read))
     offsets = struct.unpack(f"<{len(data) // 8}q", data)
-    if len(offsets) != ours.rows:
+    if len(offsets) != rows:
         return "the vocabulary map has another length"
     return [i + offset for i, offset in enumerate(offsets)]
 

@@ -11,7 +11,7 @@ from ckptmorph.errors import ELSEWHERE
 from ckptmorph.facts import Evidence, Known, Said, active, apply_defaults, cite, read_config, touched
 from ckptmorph.findings import error, in_json, note, warning
 from ckptmorph.losses import fixed_otherwise, guarded, losses_of, not_stated
-from ckptmorph.names import ByFamily, Canon, Spelling, enumerate_tensors, part_of, written_as
+from ckptmorph.names import Canon, Spelling, by_family, enumerate_tensors, part_of, written_as
 from ckptmorph.ops import build
 from ckptmorph.ops.nodes import Fill, Node
 from ckptmorph.outputs import ConfigStep, Output
@@ -40,7 +40,7 @@ class _Writing:
     ) -> None:
         self.drafter = drafter
         self.layout = layout
-        self.lines = ByFamily(layout.names)
+        self.lines = by_family(layout.names)
         self.request = request
         self.env = drafter.env
         self.unsaid: set[str] = set()

@@ -93,6 +93,11 @@ class Judge:
                 return False
         return True
 
+    def elsewhere(self, mutant: Mutant) -> bool:
+        """Whether it says that it is about a release that the change is not about: others are asked first."""
+        release = self.arguments.get("release")
+        return bool(mutant.releases) and release is not None and release not in mutant.releases
+
     def knows(self, mutant: Mutant) -> bool:
         """Whether it looks at the schema at one of the releases concerned."""
         key = key_of(mutant.original)
@@ -220,7 +225,7 @@ class Bench:
         assert mutant.schema is not None
         registry = changed(self.registry, mutant.schema)
         speaks_of = _words(mutant.words)
-        rest = sorted(self.judges, key=lambda judge: -len(judge.words & speaks_of))
+        rest = sorted(self.judges, key=lambda judge: (judge.elsewhere(mutant), -len(judge.words & speaks_of)))
         for judge in [*favourites[:8], *rest]:
             if not judge.knows(mutant):
                 continue
