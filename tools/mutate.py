@@ -22,6 +22,7 @@ import random
 import re
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -211,6 +212,25 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(word for word in re.split(r"[^\w]+|_", text) if len(word) > 1)
 
 
+def _in_turns(ordered: Iterable[Judge]) -> list[Judge]:
+    """The first of each test, then the second of each: a test with thousands of arguments must not come alone first."""
+    before: Counter[str] = Counter()
+    turns: list[tuple[int, Judge]] = []
+    for judge in ordered:
+        turns.append((before[judge.name], judge))
+        before[judge.name] += 1
+    return [judge for _, judge in sorted(turns, key=lambda item: item[0])]
+
+
+def _form(mutant: Mutant) -> str:
+    """The name of the form of the contract that a change is in."""
+    head, _, rest = mutant.words.partition(".")
+    number = rest.partition(".")[0]
+    if head != "forms" or not number.isdigit() or not isinstance(mutant.original, Engine):
+        return ""
+    return mutant.original.forms[int(number)].form
+
+
 class Bench:
     """All judges of a folder. Those that noticed a change near by are asked first, then those that name the rule."""
 
@@ -218,14 +238,24 @@ class Bench:
         self.registry = load_registry()
         self.judges = judges(folder)
         self.first: dict[str, list[Judge]] = {}
+        self.said = Counter(word for judge in self.judges for word in judge.words)
 
     def notices(self, mutant: Mutant) -> bool:
         """Whether one of the judges fails."""
         favourites = self.first.setdefault(mutant.area, [])
         assert mutant.schema is not None
         registry = changed(self.registry, mutant.schema)
-        speaks_of = _words(mutant.words)
-        rest = sorted(self.judges, key=lambda judge: (judge.elsewhere(mutant), -len(judge.words & speaks_of)))
+        speaks_of = _words(f"{mutant.words} {_form(mutant)}")
+        subject = _words(" ".join(key_of(mutant.original)))
+
+        def order(judge: Judge) -> float:
+            # A word that few judges say tells more than one that most of them say.
+            return -sum(1 / self.said[word] for word in judge.words & speaks_of)
+
+        def near(judge: Judge) -> tuple[bool, int]:
+            return judge.elsewhere(mutant), -len(_words(judge.name) & subject)
+
+        rest = sorted(_in_turns(sorted(self.judges, key=order)), key=near)
         for judge in [*favourites[:8], *rest]:
             if not judge.knows(mutant):
                 continue
