@@ -173,7 +173,7 @@ def convert(
     in_place: bool = False,
     hash: bool = False,
     fsync: bool = True,
-    jobs: int = 1,
+    jobs: int = 2,
     schema_path: Sequence[PathLike] = (),
     progress: Progress | None = None,
 ) -> Report:
@@ -185,7 +185,7 @@ def convert(
             The old ones are kept, and `restore` brings them back.
         hash: record the sha256 of the source files.
         fsync: wait until the output is on the disk. Without it, a power cut can leave half of it.
-        jobs: threads that copy one large file.
+        jobs: threads that work on one large file: one writes, the others read ahead of it.
         progress: called with the number of bytes written since its last call.
 
     Raises:

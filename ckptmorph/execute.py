@@ -55,7 +55,7 @@ def execute(
     overwrite: bool = False,
     hash: bool = False,
     sync: bool = True,
-    jobs: int = 1,
+    jobs: int = 2,
     progress: Progress | None = None,
 ) -> Report:
     """Carry out a plan.
@@ -64,8 +64,7 @@ def execute(
         out: output folder, new or empty unless ``overwrite``.
         hash: also compute the sha256 of every source file.
         sync: make the output durable before it is renamed into place.
-        jobs: threads that copy one large file. The system lets one write into a file at a time: on ext4 with two
-            cores, two threads took as long as one, and twice the CPU.
+        jobs: threads that work on one large file: one writes, the others read ahead of it.
         progress: called with the number of bytes written since the last call.
 
     Raises:

@@ -104,9 +104,9 @@ def plan(drafter: Path, as_json: bool, quiet: bool, verbose: bool, **kwargs: Any
 @click.option(
     "--jobs",
     type=click.IntRange(1, 64),
-    default=1,
+    default=2,
     show_default=True,
-    help="Threads that copy one large file.",
+    help="Threads that work on one large file: one writes, the others read ahead.",
 )
 @common
 def convert(

@@ -1,15 +1,15 @@
-"""The files that bytes are copied from, and several threads to copy them: see `ladder` for how."""
+"""The files that bytes are copied from, and threads that read ahead: see `ladder` for how the bytes are copied."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from ckptmorph.storage.files import close_quietly, open_regular, os_errors, source_changed
-from ckptmorph.storage.ladder import STEP, Ladder, Part
+from ckptmorph.storage.ladder import BUFFER, STEP, Chunk, Ladder, Part, filled
 
 if TYPE_CHECKING:
     import queue
@@ -51,10 +51,6 @@ class Sources:
             self._check(path)
         return self._open[path]
 
-    def full(self, path: Path) -> bool:
-        """Whether opening this file would close another one."""
-        return path not in self._open and len(self._open) >= _MAX_OPEN
-
     def check_unchanged(self) -> None:
         """Raise ``source-changed`` if a source was written to since it was opened."""
         for path in self._open:
@@ -69,109 +65,98 @@ class Sources:
 
 
 class Copier:
-    """Copies ranges to their places in one new file; of large files by several threads.
-
-    A file of less than two steps is copied by whoever asks for it, and so is everything with one job.
-    """
+    """Copies ranges to their places in one new file; of large files with threads that read ahead of it."""
 
     def __init__(
         self, fd: int, path: Path, sources: Sources, total: int, jobs: int, report: Callable[[int], None]
     ) -> None:
-        """Args: the new file, open for writing; ``total``: bytes that there will be to copy."""
+        """Args: the new file, open for writing; ``total``: bytes that there will be to copy; ``jobs``: threads."""
         self.fd, self.path, self.sources, self.report = fd, path, sources, report
         self.ladder = Ladder(total)
-        self.jobs = jobs if total >= 2 * STEP else 1
-        self._crew: Crew | None = None
+        self._readers = jobs - 1 if total >= 2 * STEP else 0
+        self._relay: Relay | None = None
 
     def copy(self, source: Path, start: int, stop: int, at: int) -> None:
-        """Copy bytes ``[start, stop)``, or have them copied by the time of `finish`.
+        """Copy bytes ``[start, stop)``.
 
         Raises:
-            InputError, IOFailure: as `Sources.fd` and `Ladder.copy`; of a thread, at a later call.
+            InputError, IOFailure: as `Sources.fd` and `Ladder.copy`.
         """
         if start == stop:
             return
-        if self.jobs > 1 and self.sources.full(source):
-            self.finish()  # one will be closed, and somebody may be reading from it
         fd = self.sources.fd(source)
         low, high = self.ladder.share(fd, start, self.fd, at, stop - start)
         if high > low:
             self.report(high - low)
         whole = Part(fd, source, start, at, stop - start)
-        self._cut(whole.cut(0, low))
-        self._cut(whole.cut(high, whole.count - high))
+        self._copy(whole.cut(0, low))
+        self._copy(whole.cut(high, whole.count - high))
 
-    def _cut(self, part: Part) -> None:
-        if self.jobs == 1 or part.count < STEP:
-            self._do(part, self.fd)
-            return
-        if self._crew is None:
-            self._crew = Crew(self.jobs, self._do, self.path)
-        for first in range(0, part.count, STEP):
-            self._crew.put(part.cut(first, min(STEP, part.count - first)))
-
-    def _do(self, part: Part, target: int) -> None:
-        self.ladder.copy(part, target, self.path, self.report)
-
-    def finish(self) -> None:
-        """Wait until everything is copied. Raises what went wrong first."""
-        if self._crew is not None:
-            self._crew.join()  # if that is interrupted, there is still somebody to `stop`
-            self._crew = None
+    def _copy(self, part: Part) -> None:
+        relay = None
+        if self._readers and part.count >= STEP:
+            self._relay = self._relay or Relay(self._readers)
+            relay = self._relay.read
+        self.ladder.copy(part, self.fd, self.path, self.report, relay)
 
     def stop(self) -> None:
-        """Let the threads end with what they are at; the file is of no use then."""
-        crew, self._crew = self._crew, None
-        if crew is not None:
-            crew.stop()
+        """Let the threads end with what they are at."""
+        relay, self._relay = self._relay, None
+        if relay is not None:
+            relay.stop()
 
 
-class Crew:
-    """Threads that do parts of a copy, each with a descriptor of its own for the target."""
+class Relay:
+    """Threads that read while somebody else writes.
 
-    def __init__(self, jobs: int, do: Callable[[Part, int], None], path: Path) -> None:
+    Two that write would gain nothing: the system lets one write into a file at a time (seen on ext4), and both wait
+    with their processors busy. One that reads into the next buffer meanwhile takes a third of the time away.
+    """
+
+    def __init__(self, readers: int) -> None:
         import queue
         import threading
-        from concurrent.futures import ThreadPoolExecutor
 
-        self._do, self._path, self._jobs = do, path, jobs
-        self._parts: queue.SimpleQueue[Part | None] = queue.SimpleQueue()
-        self._ended = threading.Event()
-        self._pool = ThreadPoolExecutor(jobs)
-        self._workers = [self._pool.submit(self._work) for _ in range(jobs)]
+        self._asked: queue.SimpleQueue[tuple[Part, memoryview] | None] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[tuple[memoryview, memoryview, int] | BaseException] = (
+            queue.SimpleQueue()
+        )
+        # Few and small, so that they stay in the caches of the cores.
+        self._buffers = [memoryview(bytearray(BUFFER)) for _ in range(readers + 1)]
+        self._threads = [threading.Thread(target=self._read, daemon=True) for _ in range(readers)]
+        for thread in self._threads:
+            thread.start()
 
-    def put(self, part: Part) -> None:
-        """Have a part copied. Raises what went wrong meanwhile."""
-        if self._ended.is_set():
-            self.join()
-        self._parts.put(part)
+    def read(self, part: Part) -> Iterator[Chunk]:
+        """A part in chunks, each good until the next one is asked for. Raises what `ladder.filled` raises."""
+        parts = (part.cut(k, min(BUFFER, part.count - k)) for k in range(0, part.count, BUFFER))
+        waiting = 0
+        for buffer, first in zip(self._buffers, parts, strict=False):
+            self._asked.put((first, buffer))
+            waiting += 1
+        while waiting:
+            found = self._done.get()
+            if isinstance(found, BaseException):
+                raise found
+            data, buffer, at = found
+            yield data, at
+            waiting -= 1
+            following = next(parts, None)
+            if following is not None:
+                self._asked.put((following, buffer))
+                waiting += 1
 
-    def join(self) -> None:
-        """Wait for all parts. Raises what went wrong first."""
-        self._last()
-        for worker in self._workers:
-            worker.result()
+    def _read(self) -> None:
+        while (asked := self._asked.get()) is not None:
+            part, buffer = asked
+            try:
+                self._done.put((filled(part, buffer), buffer, part.at))
+            except BaseException as exc:  # for whoever waits for the bytes
+                self._done.put(exc)
 
     def stop(self) -> None:
-        """End soon, with parts undone."""
-        self._ended.set()
-        self._last()
-
-    def _last(self) -> None:
-        for _ in range(self._jobs):
-            self._parts.put(None)
-        self._pool.shutdown()
-
-    def _work(self) -> None:
-        done = False
-        with os_errors(self._path, "open"):
-            fd = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        try:
-            while (part := self._parts.get()) is not None and not self._ended.is_set():
-                self._do(part, fd)
-            done = True
-        finally:
-            if not done:
-                self._ended.set()  # the others need not go on
-            with os_errors(self._path, "write"):
-                os.close(fd)
+        """End soon; nothing is read any more after this."""
+        for _ in self._threads:
+            self._asked.put(None)
+        for thread in self._threads:
+            thread.join()

@@ -71,7 +71,7 @@ def write_file(
         pieces: what follows, in order; consumed lazily.
         progress: called with the number of bytes just written, also for the header.
         sync: fsync it.
-        jobs: threads that copy ranges of a large file.
+        jobs: threads that work on a large file: one writes, the others read.
         expected: bytes that there will be to copy, for whether threads and trying out are worth while.
 
     Raises:
@@ -83,10 +83,9 @@ def write_file(
     with _created(path, sync) as fd, Sources() as sources:
         write_at(fd, header, 0, path)
         report(len(header))
-        copier = Copier(fd, path, sources, expected, jobs, _in_turn(report) if jobs > 1 else report)
+        copier = Copier(fd, path, sources, expected, jobs, report)
         try:
             copied, computed = _written(merged(pieces), fd, path, len(header), copier)
-            copier.finish()
         finally:
             copier.stop()
         sources.check_unchanged()
@@ -106,19 +105,6 @@ def _written(pieces: Iterable[Piece], fd: int, path: Path, at: int, copier: Copi
             at += piece.nbytes
             computed += piece.nbytes
     return copied, computed
-
-
-def _in_turn(report: Callable[[int], None]) -> Callable[[int], None]:
-    """The same for several threads."""
-    import threading
-
-    lock = threading.Lock()
-
-    def one(nbytes: int) -> None:
-        with lock:
-            report(nbytes)
-
-    return one
 
 
 def copy_file(source: Path, path: Path, *, sync: bool = True) -> WriteStats:

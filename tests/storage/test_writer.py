@@ -476,6 +476,76 @@ def test_the_way_that_took_the_least_goes_on(
     assert set(used[6:]) == {"sendfile"} and len(used) > 20
 
 
+@pytest.mark.parametrize("jobs", [1, 2, 5])
+def test_one_thread_writes_and_the_others_read_ahead(
+    tmp_path: Path, small_steps: None, noise: bytes, monkeypatch: pytest.MonkeyPatch, jobs: int
+) -> None:
+    (tmp_path / "source").write_bytes(noise)
+    monkeypatch.setattr(ladder, "BUFFER", 50_001)
+    monkeypatch.setattr(copying, "BUFFER", 50_001)
+    ladders: list[ladder.Ladder] = []
+
+    def choice(self: ladder.Ladder) -> str:
+        self._trying = False
+        ladders.append(self)
+        return "read-write"
+
+    monkeypatch.setattr(ladder.Ladder, "_choice", choice)
+    who: dict[str, set[int]] = {"preadv": set(), "pwrite": set()}
+    for name, threads in who.items():
+        real = getattr(os, name)
+
+        def noted(*args: Any, real: Any = real, threads: set[int] = threads) -> Any:
+            threads.add(threading.get_ident())
+            return real(*args)
+
+        monkeypatch.setattr(os, name, noted)
+    pieces: list[Piece] = [
+        CopyRange(tmp_path / "source", 3, LARGE - 1),
+        CopyRange(tmp_path / "source", 0, 300_000),
+    ]
+    seen: list[int] = []
+    stats = write_file(tmp_path / "out", b"head", pieces, jobs=jobs, expected=LARGE, progress=seen.append)
+    assert (tmp_path / "out").read_bytes() == b"head" + noise[3 : LARGE - 1] + noise[:300_000]
+    assert sum(seen) == LARGE + 300_000 and stats.method == "read-write"
+    here = threading.get_ident()
+    assert who["pwrite"] == {here}
+    assert (who["preadv"] == {here}) if jobs == 1 else (here not in who["preadv"])
+    assert len(who["preadv"]) <= max(1, jobs - 1)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_place_of_a_long_part_is_reserved(
+    tmp_path: Path, small_steps: None, noise: bytes, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    (tmp_path / "source").write_bytes(noise)
+    places: list[tuple[int, int]] = []
+
+    def ioctl(target: int, request: int, argument: bytes) -> int:
+        if request == 0x4030582A:
+            kind, whence, start, count, *rest = struct.unpack("hhqqiI4i", argument)
+            assert kind == whence == 0 and not any(rest)
+            places.append((start, count))
+        if fails or request != 0x4030582A:
+            raise OSError(errno.ENOTTY, "")
+        return 0
+
+    monkeypatch.setattr(ladder.fcntl, "ioctl", ioctl)
+    pieces: list[Piece] = [CopyRange(tmp_path / "source", 0, LARGE), CopyRange(tmp_path / "source", 5, 90)]
+    write_file(tmp_path / "out", b"head", pieces, jobs=2, expected=LARGE)
+    assert (tmp_path / "out").read_bytes() == b"head" + noise + noise[5:90]
+    assert places == [(4, LARGE)]  # what is short is not worth a call
+
+
+def test_reserving_changes_no_length(tmp_path: Path, noise: bytes) -> None:
+    """On a real file system, whether it can do that or not."""
+    (tmp_path / "source").write_bytes(noise)
+    with (tmp_path / "source").open("rb") as source, (tmp_path / "out").open("wb") as out:
+        part = ladder.Part(source.fileno(), tmp_path / "source", 0, 100, LARGE)
+        ladder._reserve(out.fileno(), part)
+        assert os.fstat(out.fileno()).st_size == 0
+
+
 @pytest.mark.parametrize("jobs", [1, 3])
 @pytest.mark.parametrize("call", ["pwrite", "preadv"])
 def test_an_error_in_any_thread_is_one_sentence_and_leaves_nothing(
