@@ -6,7 +6,7 @@ and absent is missing, what is present and not expected is unexpected, and both 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from msgspec import Struct, field
@@ -86,6 +86,7 @@ class Drafter(Struct):
         derivable: canonical tensors that are absent but can be computed.
         facts: by name, with evidence.
         map_form: form of the vocabulary map in the file, ``offset`` or ``absolute``; None when there is none.
+        target_ids: what the vocabulary map and mask say: the target id of each draft id; empty when that is not known.
         map_order: the draft ids in ascending order of their target ids; empty when they stand so already.
         cut: names in the file of which rows are left out, with the loss that this is.
         dropped: names in the file that are left out, with the reason.
@@ -104,6 +105,7 @@ class Drafter(Struct):
     derivable: dict[str, Node] = field(default_factory=dict)
     facts: dict[str, Known] = field(default_factory=dict)
     map_form: str | None = None
+    target_ids: Sequence[int] = ()
     map_order: tuple[int, ...] = ()
     cut: dict[str, Loss] = field(default_factory=dict)
     dropped: dict[str, str] = field(default_factory=dict)

@@ -24,7 +24,7 @@ from ckptmorph.provenance import Ancestor, SideCar, ancestor_of, find_ancestor, 
 from ckptmorph.quant import Quantised, quantisation_of
 from ckptmorph.schema.models import Layout
 from ckptmorph.schema.registry import Registry
-from ckptmorph.side_maps import inner_folders, with_side_maps
+from ckptmorph.side_maps import compare_side_maps, inner_folders, with_side_maps
 from ckptmorph.storage.beside import Beside
 from ckptmorph.storage.files import mode_of
 from ckptmorph.storage.folder import Folder, open_folder
@@ -248,13 +248,14 @@ def open_source(registry: Registry, folder: Folder, wish: Wish) -> Source:
     elif car is not None and car.engine and car.release and car.layout == layout.layout:
         releases[car.engine] = car.release
     request = _request(registry, layout, wish, car, releases)
-    folder, form, beside = with_side_maps(registry, folder, layout)
-    if form is not None and request.map_form is None:
-        request = replace(request, map_form=form)
+    beside = with_side_maps(registry, folder, layout)
+    folder = beside.folder
+    if beside.form is not None and request.map_form is None:
+        request = replace(request, map_form=beside.form)
     quantised = quantisation_of(folder, registry.quantisations.values(), {})
     drafter = read_quantised(registry, layout, folder, request, quantised)
-    wrong_rows = row_findings(drafter, folder)
-    drafter.findings = [*folder.findings, *notes, *beside, *drafter.findings, *wrong_rows]
+    compared = [*compare_side_maps(drafter, folder, beside.others), *row_findings(drafter, folder)]
+    drafter.findings = [*folder.findings, *notes, *beside.findings, *drafter.findings, *compared]
     return Source(folder, layout, detection, car, request, drafter, name, release, quantised=quantised)
 
 

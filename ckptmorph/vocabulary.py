@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from ckptmorph.canonical import Drafter, ReadTensor, Shaped
@@ -48,6 +48,7 @@ def read_vocabulary(
     draft, target = (int((sizes[kind] or (0,))[0]) for kind in ("vocab_map", "vocab_mask"))
     found_map, found_mask = maps.get("vocab_map"), maps.get("vocab_mask")
     if draft == target and found_map is None and found_mask is None:
+        drafter.target_ids = range(draft)
         return
     values = _decoded(decode_integers, drafter, found_map, tensors, real, read)
     mask = _decoded(decode_mask, drafter, found_mask, tensors, real, read)
@@ -69,6 +70,7 @@ def read_vocabulary(
     drafter.findings += verdict.findings
     drafter.map_form = verdict.stored
     if not any(f.severity == "error" for f in verdict.findings):
+        drafter.target_ids = _target_ids(verdict, values, mask, draft)
         if values is not None and verdict.stored is not None and not (verdict.sorted or verdict.from_mask):
             drafter.map_order = ascending_order(values, verdict.stored)
         _place(drafter, verdict, found_map, found_mask, tensors, real, draft, target, canons)
@@ -87,6 +89,16 @@ def in_target_order(drafter: Drafter, canon: Canon, node: Node) -> Node:
     if order and rows is not None and rows in drafter.tensors and node.shape[0] == len(order):
         return build.permute(node, 0, 1, order, label)
     return node
+
+
+def _target_ids(
+    verdict: Verdict, values: list[int] | None, mask: list[int] | None, draft: int
+) -> Sequence[int]:
+    if verdict.form == "identity":
+        return range(draft)
+    if values is None or verdict.from_mask:
+        return mask or ()
+    return values if verdict.form == "absolute" else [value + index for index, value in enumerate(values)]
 
 
 _FAULT = "fault"

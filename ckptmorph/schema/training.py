@@ -10,7 +10,7 @@ from ckptmorph.schema.base import Model, Sources
 
 
 class SideMap(Model):
-    """A vocabulary map or mask in a file of its own. It is read only when the weights hold neither."""
+    """A vocabulary map or mask in a file of its own. It is used only when the weights hold neither."""
 
     file: Annotated[str, Meta(description="bare name of the file, which torch.save wrote")]
     key: Annotated[
@@ -41,5 +41,7 @@ class Training(Model):
     inner: Annotated[list[Inner], Meta(description="folders to look into; the first one counts")] = []
     side_maps: Annotated[
         list[SideMap],
-        Meta(description="vocabulary maps in files of their own; the first that is there counts"),
+        Meta(
+            description="vocabulary maps in files of their own; the first that is there is used, the others must agree"
+        ),
     ] = []

@@ -227,6 +227,7 @@ def test_B116_both_entries_of_a_recipe(tmp_path: Path, plain: Path, inner: str, 
     [
         ("vocab_mapping.pt", lambda d2t, t2d: {"d2t": d2t, "t2d": t2d}),
         ("vocab_mapping.pt", lambda d2t, t2d: {"d2t": d2t}),
+        ("cache.pt", lambda d2t, t2d: {"d2t": d2t, "t2d": t2d}),
         ("d2t.pt", lambda d2t, t2d: d2t),
         ("speculative_token_map.pt", lambda d2t, t2d: d2t + torch.arange(128)),
     ],
@@ -242,12 +243,143 @@ def test_B023_other_files_with_a_map(tmp_path: Path, plain: Path, name: str, val
     assert finding(report.findings, "map-beside").where == name
 
 
-def test_B023_a_map_beside_weights_that_have_one_is_not_opened(tmp_path: Path, plain: Path) -> None:
-    """The weights' own map counts; the other file could hold anything."""
+def test_B023_B124_a_broken_map_beside_weights_that_have_one_is_not_compared(
+    tmp_path: Path, plain: Path
+) -> None:
+    """The weights' own map counts; what nobody can read contradicts nothing, and is said."""
     (plain / "eagle_meta.pt").write_bytes(ABORTS)
     out, report = converted(plain)
     assert out == expected(plain)
-    assert finding(report.findings, "pickle-not-read").where == "eagle_meta.pt"
+    said = finding(report.findings, "map-not-compared")
+    assert (said.where, said.severity) == ("eagle_meta.pt", "warning")
+
+
+def map_files(offsets: torch.Tensor) -> dict[str, Any]:
+    """What each trainer would leave beside a drafter with this map, by file."""
+    ids = offsets + torch.arange(len(offsets))
+    chosen = torch.zeros(512, dtype=torch.bool)
+    chosen[ids] = True
+    meta = {"global_step": 9, "selected_token_ids": ids, "selected_token_mask": chosen}
+    return {
+        "eagle_meta.pt": meta,
+        "eagle3_meta.pt": meta,
+        "speculative_token_map.pt": ids,
+        "vocab_mapping.pt": {"d2t": offsets, "t2d": chosen},
+        "cache.pt": {"d2t": offsets, "t2d": chosen},
+        "d2t.pt": offsets,
+    }
+
+
+MAP_FILES = tuple(map_files(torch.zeros(1, dtype=torch.int64)))
+# Where the last draft id, and with it one bit of the mask, is another one.
+OTHER = {"eagle_meta.pt", "eagle3_meta.pt", "vocab_mapping.pt", "cache.pt"}
+
+
+def offsets_of(plain: Path) -> torch.Tensor:
+    return as_torch(read_folder(plain))["d2t"]
+
+
+def others_of(plain: Path) -> torch.Tensor:
+    """A sound map, too, but draft id 0 is target id 3, where the drafter has 0."""
+    offsets = offsets_of(plain).clone()
+    assert offsets[:2].tolist() == [0, 6]
+    offsets[0] = 3
+    return offsets
+
+
+@pytest.mark.parametrize("name", MAP_FILES)
+def test_B023_a_map_beside_that_says_the_same_is_a_note(tmp_path: Path, plain: Path, name: str) -> None:
+    torch.save(map_files(offsets_of(plain))[name], plain / name)
+    out, report = converted(plain)
+    assert out == expected(plain)
+    agreed = [f for f in report.findings if f.code == "map-beside-agrees"]
+    assert {(f.severity, f.where) for f in agreed} == {("note", name)}
+    assert len(agreed) == (2 if name in OTHER else 1)
+    assert not {"pickle-not-read", "map-beside", "map-not-compared"} & {f.code for f in report.findings}
+
+
+@pytest.mark.parametrize("name", MAP_FILES)
+def test_B023_a_map_beside_that_says_something_else_is_refused(
+    tmp_path: Path, plain: Path, name: str
+) -> None:
+    """Both places, the first row where they differ, and what to do next."""
+    torch.save(map_files(others_of(plain))[name], plain / name)
+    with pytest.raises(InputError) as caught:
+        api.plan(plain, **VLLM)
+    found = [f for f in caught.value.findings or [] if f.code == "map-beside-contradicts"]
+    assert len(found) == (2 if name in OTHER else 1)
+    ids = found[0]
+    assert ids.where == name
+    assert f"d2t of {plain / 'model.safetensors'}" in ids.message
+    assert f"{plain / name} contradict" in ids.message
+    assert "draft id 0 is target id 0 in the first, and target id 3 in the second" in ids.message
+    assert ids.next == f"mv {plain / name} {plain / name}.other  # if that is the wrong one"
+    if name in OTHER:
+        assert "target id 0 is among those of the first, but not of the second" in found[1].message
+    (plain / name).rename(plain / f"{name}.other")
+    out, _ = converted(plain)
+    assert out == expected(plain)
+
+
+def test_B023_a_map_of_another_size_beside_is_refused(tmp_path: Path, plain: Path) -> None:
+    torch.save(offsets_of(plain)[:100], plain / "d2t.pt")
+    refuse(plain, "vllm", InputError, "map-beside-contradicts", "[100]", "128", target_arch=LLAMA)
+
+
+def test_B023_a_map_beside_is_read_in_the_form_that_it_has(tmp_path: Path, plain: Path) -> None:
+    """Ids where offsets are usual, in 32 bits: the same map."""
+    ids = (offsets_of(plain) + torch.arange(128)).to(torch.int32)
+    torch.save(ids, plain / "d2t.pt")
+    _, report = converted(plain)
+    assert finding(report.findings, "map-beside-agrees").where == "d2t.pt"
+
+
+def test_B023_two_files_beside_weights_without_a_map_must_agree(tmp_path: Path, plain: Path) -> None:
+    """Not the order of the names decides."""
+    source = tmp_path / "in"
+    save_file(without_map(plain, source), source / "model.safetensors")
+    right = map_files(offsets_of(plain))
+    wrong = others_of(plain)
+    torch.save(right["eagle_meta.pt"], source / "eagle_meta.pt")
+    torch.save(map_files(wrong)["d2t.pt"], source / "d2t.pt")
+    error = refuse(source, "vllm", InputError, "map-beside-contradicts", target_arch=LLAMA)
+    assert f"d2t of {source / 'eagle_meta.pt'}" in error.message
+    assert f"and {source / 'd2t.pt'} contradict" in error.message
+    torch.save(right["d2t.pt"], source / "d2t.pt")
+    out, report = converted(source)
+    assert but_for_a_mask(out, expected(plain))
+    assert finding(report.findings, "map-beside").where == "eagle_meta.pt"
+    assert finding(report.findings, "map-beside-agrees").where == "d2t.pt"
+
+
+def test_B023_a_map_in_the_trainers_folder_against_the_inner_one(tmp_path: Path, plain: Path) -> None:
+    """The same name in both places: each is compared, and the message tells them apart."""
+    outer = tmp_path / "epoch_0_step_9"
+    shutil.copytree(plain, outer / "model")
+    wrong = others_of(plain)
+    torch.save(map_files(offsets_of(plain))["eagle_meta.pt"], outer / "model" / "eagle_meta.pt")
+    torch.save(map_files(wrong)["eagle_meta.pt"], outer / "eagle_meta.pt")
+    with pytest.raises(InputError) as caught:
+        api.plan(outer, **VLLM)
+    found = [f for f in caught.value.findings or [] if f.code == "map-beside-contradicts"]
+    assert len(found) == 2 and all(f" of {outer / 'eagle_meta.pt'} contradict" in f.message for f in found)
+
+
+def test_B023_an_order_that_a_mask_cannot_tell_is_a_contradiction(tmp_path: Path, plain: Path) -> None:
+    """Weights with a mask only mean its ids in ascending order; a map beside in another order means other rows."""
+    source = tmp_path / "in"
+    content = without_map(plain, source) | {"t2d": as_torch(read_folder(plain))["t2d"]}
+    save_file(content, source / "model.safetensors")
+    ids = offsets_of(plain) + torch.arange(128)
+    torch.save(ids.flip(0), source / "speculative_token_map.pt")
+    error = refuse(source, "vllm", InputError, "map-beside-contradicts", target_arch=LLAMA)
+    assert (
+        f"draft id 0 is target id {ids[0]} in the first, and target id {ids[-1]} in the second"
+        in error.message
+    )
+    torch.save(ids, source / "speculative_token_map.pt")
+    out, _ = converted(source)
+    assert but_for_a_mask(out, expected(plain))
 
 
 def test_B023_a_map_that_does_not_fit_is_refused(tmp_path: Path, plain: Path) -> None:
