@@ -184,10 +184,15 @@ class TensorPrediction:
 
     def _loaded(self, canon: Canon, name: str, provided: Provided | None) -> Treated:
         got, expected = tuple(self.tensors[name].shape), self._shapes.of(canon)
-        if got != expected and any(
-            s.line.concat is not None or s.line.shape is not None for s in self._spellings(canon)
-        ):
+        lines = [spelling.line for spelling in self._spellings(canon)]
+        if got != expected and any(line.concat is not None for line in lines):
             expected = None  # stored in another form; the layout's own reading has checked its shape
+        viewed = expected is not None and prod(got) in (
+            1,
+            prod(expected),
+        )  # as many numbers, or one for all places
+        if viewed and any(line.shape is not None for line in lines):
+            expected = None
         if provided is not None and (provided.skipped or provided.if_present == "dropped"):
             expected = None  # nothing looks at it
         if expected is not None and got != expected:

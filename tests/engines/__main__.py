@@ -3,6 +3,7 @@
 python -m tests.engines                      # every engine and release
 python -m tests.engines sglang@0.5.23        # some of them
 python -m tests.engines --stored             # only compare what was kept, and write the page
+python -m tests.engines sglang@0.5.23 --new  # only files of which nothing was kept
 python -m tests.engines sglang@0.5.23 --sample 250   # about that many, compared with what was kept; nothing is written
 """
 
@@ -28,6 +29,9 @@ def main() -> int:
     )
     parser.add_argument("--stored", action="store_true", help="run no engine: compare what was kept")
     parser.add_argument(
+        "--new", action="store_true", help="show only what was never shown, and keep the rest as it is"
+    )
+    parser.add_argument(
         "--sample", type=int, metavar="N", help="show only about N files, and keep nothing; for every change"
     )
     options = parser.parse_args()
@@ -40,24 +44,29 @@ def main() -> int:
         engine, _, release = at.partition("@")
         where, start = environments.environment(engine, release), time.monotonic()
         shown = files(engine, release)
+        before = next((r for e, v, r in stored() if (e, v) == (engine, release)), {})
         if options.sample:
             shown = sample(shown, options.sample)
+        known: dict[str, Record] = {}
+        if options.new:
+            known = {file.name: before[file.name] for file in shown if file.name in before}
+            shown = tuple(file for file in shown if file.name not in known)
         found, records, stand_ins = observe(engine, str(where.python), str(where.path), shown)
         print(f"{at}: {len(records)} files in {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
         if options.sample:
-            before = next((r for e, v, r in stored() if (e, v) == (engine, release)), {})
             changed += [
                 (at, n) for n, record in kept(records).items() if _gist(before.get(n)) != _gist(record)
             ]
             live.append(judged(engine, release, records, shown))
             continue
-        store(engine, found, records, stand_ins)
-        if at == f"vllm@{acceptance.RELEASE}":
+        store(engine, found, {**known, **records}, stand_ins)
+        if not options.new and at == f"vllm@{acceptance.RELEASE}":
             lost += _accepted(where)
     rows = live
     if not options.sample:
-        rows = [judged(engine, release, records) for engine, release, records in stored()]
-        page.write(rows)
+        some = options.at or every
+        rows = [judged(e, v, found) for e, v, found in stored() if not options.new or f"{e}@{v}" in some]
+        (page.rewrite if options.new else page.write)(rows)
     for at, name in changed:
         print(f"{at}: {name} is seen otherwise than when it was kept")
     return 1 if _shown(rows) or changed or lost else 0

@@ -272,9 +272,10 @@ def eagle(engine: str) -> tuple[File, ...]:
 
 def files(engine: str, release: str) -> tuple[File, ...]:
     """Everything an engine release is shown. One that takes seconds to start is not shown every variant."""
-    from tests.engines.latent import latent  # which is made of the above
+    from tests.engines.latent import latent  # which are made of the above
+    from tests.engines.parallel import parallel
 
-    more = latent(engine, release) if engine == "sglang" else ()
+    more = (*latent(engine, release), *parallel(engine, release))
     every = (
         *eagle3(engine),
         *eagle(engine),
@@ -284,11 +285,13 @@ def files(engine: str, release: str) -> tuple[File, ...]:
         *tabled(engine, release),
     )
     bases, (shown, once) = ALL_CHANGES.get(engine, ()), ONE_RELEASE.get(engine, (release, ()))
+    few = {file.name for file in more}  # they are chosen already
 
     def right(file: File) -> bool:
         base, _, change = file.name.partition("/")
         slow = bool(bases) and base not in bases and change != "whole"
-        return not slow and (release == shown or change.partition(":")[0] not in once)
+        spared = slow or (release != shown and change.partition(":")[0] in once)
+        return file.name in few or not spared
 
     return tuple(file for file in every if right(file))
 
@@ -310,7 +313,7 @@ def converted(engine: str, release: str) -> tuple[File, ...]:
         found = ckptmorph.inspect(folder)
         method = {"eagle": "EAGLE", "eagle3": "EAGLE3"}.get(found.algorithm)
         if method is None:
-            continue  # no engine was shown drafters of this algorithm yet
+            continue  # drafters of other algorithms have modules of their own
         out.append(File(f"real/{folder.name}", method, _same(folder)))
         out.append(
             File(f"converted/{folder.name}", method, _convert(folder, f"{engine}@{release}"), whole=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import ckptmorph
 from tests import mla_builders, moe_builders
 from tests.builders import ABSENT, Tensors, edited, floats, integers, write_folder
 from tests.engines.files import File, id_lists, leaves, sizes
-from tests.engines.targets import targets
+from tests.engines.targets import LAYERS, targets
 from tests.mla_builders import MLA
 from tests.moe_builders import MoE
 
@@ -26,6 +26,7 @@ NAMES = ("architectures", "model_type", "torch_dtype")
 FLAGS = ("bias", "fc_norm", "norm_output", "tie_word_embeddings", "mla_use_nope")
 E3 = {"sglang": MLA(ids=IDS), "vllm": MLA(layout="vllm", ids=(2, 4, 5))}
 BEFORE = ("0.5.9", "0.5.11")  # SGLang without the EAGLE-3 class
+ONLY: dict[str, tuple[str, ...]] = {"vllm": ()}  # releases that are shown these; every one of other engines
 E3_CLASSES = ("DeepseekV3ForCausalLM",)
 E1 = {"sglang": ("sglang",), "vllm": ("mistral", "deepseek")}
 E1_CLASSES = ("MistralLarge3ForCausalLM",)
@@ -37,8 +38,14 @@ def _file(
     return File(name, method, lambda folder: write_folder(folder, content, said), whole, target)
 
 
-def _changed(
-    base: str, method: str, target: str, content: Tensors, said: dict[str, Any], classes: tuple[str, ...]
+def changed(
+    base: str,
+    method: str,
+    target: str,
+    content: Tensors,
+    said: dict[str, Any],
+    classes: tuple[str, ...],
+    flags: tuple[str, ...] = FLAGS,
 ) -> Iterator[File]:
     """One thing wrong at a time."""
 
@@ -75,7 +82,7 @@ def _changed(
         yield file(f"class:{named}", content, edited(said, {"architectures": [named]}))
     for kind in ("deepseek_v2", "nonsense"):
         yield file(f"type:{kind}", content, edited(said, {"model_type": kind}))
-    for flag in FLAGS:
+    for flag in flags:
         if flag not in said:
             yield file(f"set:{flag}", content, edited(said, {flag: True}))
 
@@ -96,7 +103,7 @@ def _eagle3(engine: str, release: str) -> Iterator[File]:
         yield _e3("l3/whole", spec)
         return
     content, said = mla_builders.tensors(spec), mla_builders.config(spec)
-    yield from _changed("l3", "EAGLE3", "deepseek", content, said, E3_CLASSES)
+    yield from changed("l3", "EAGLE3", "deepseek", content, said, E3_CLASSES)
     assert spec.ids is not None
     at = ("eagle_config." if engine == "sglang" else "") + "eagle_aux_hidden_state_layer_ids"
     for what, ids in id_lists(list(spec.ids)).items():
@@ -127,18 +134,41 @@ def _eagle3(engine: str, release: str) -> Iterator[File]:
 # --- EAGLE-1 ---
 
 
+def _said(spec: MoE, engine: str) -> dict[str, Any]:
+    """The config. The engine with this form counts its layers from the target's last one on, of which there are few."""
+    said = moe_builders.config(spec)
+    if (engine, spec.form) == ("vllm", "deepseek") and spec.dense:
+        said["first_k_dense_replace"] = LAYERS + spec.dense
+    return said
+
+
 def _e1(
-    name: str, spec: MoE, edits: Mapping[str, Any] | None = None, *, without: str = "", whole: bool = False
+    name: str,
+    spec: MoE,
+    edits: Mapping[str, Any] | None = None,
+    *,
+    engine: str,
+    without: str = "",
+    whole: bool = False,
 ) -> File:
     content = {k: v for k, v in moe_builders.tensors(spec).items() if k != without}
-    return _file(name, "EAGLE", "mistral", content, edited(moe_builders.config(spec), edits or {}), whole)
+    return _file(name, "EAGLE", "mistral", content, edited(_said(spec, engine), edits or {}), whole)
+
+
+# What no drafter in this form is asked: the class raises on every one, see `class-broken` in the contract.
+BROKEN = ("vllm", "mistral")
 
 
 def _eagle(engine: str) -> Iterator[File]:
+    one = partial(_e1, engine=engine)
     for form in E1[engine]:
         base, spec = f"l1-{form}", MoE(form=form)
-        content, said = moe_builders.tensors(spec), moe_builders.config(spec)
-        yield from _changed(base, "EAGLE", "mistral", content, said, E1_CLASSES)
+        if (engine, form) == BROKEN:
+            yield one(f"{base}/whole", spec)
+            yield one(f"{base}-dense/whole", replace(spec, dense=2))
+            continue
+        content, said = moe_builders.tensors(spec), _said(spec, engine)
+        yield from changed(base, "EAGLE", "mistral", content, said, E1_CLASSES)
         others = {
             f"{base}-dense": replace(spec, dense=2),
             f"{base}-experts": replace(spec, dense=0),
@@ -148,25 +178,25 @@ def _eagle(engine: str) -> Iterator[File]:
             f"{base}-float": replace(spec, dtype="F32"),
         }
         for name, other in others.items():
-            yield _e1(f"{name}/whole", other, whole=not name.endswith("float"))
+            yield one(f"{name}/whole", other, whole=not name.endswith("float"))
         for field in ("first_k_dense_replace", "moe_layer_freq"):
-            if field in moe_builders.config(others[f"{base}-dense"]):
-                yield _e1(f"{base}-dense/absent:{field}", others[f"{base}-dense"], {field: ABSENT})
-        for number in (0, 1, 3):
-            yield _e1(
+            if field in _said(others[f"{base}-dense"], engine):
+                yield one(f"{base}-dense/absent:{field}", others[f"{base}-dense"], {field: ABSENT})
+        for number in (0, 1, 3) if engine == "sglang" else (0, 1, LAYERS, LAYERS + 1):
+            yield one(
                 f"{base}-dense/first:{number}", others[f"{base}-dense"], {"first_k_dense_replace": number}
             )
         biased = others[f"{base}-bias"]
         names = [k for k in moe_builders.tensors(biased) if "router_biases" in k or "correction_bias" in k]
-        yield _e1(f"{base}-bias/drop:{names[0]}", biased, without=names[0])
-        yield _e1(f"{base}-bias/null:topk_method", biased, {"topk_method": None})
-        yield _e1(
+        yield one(f"{base}-bias/drop:{names[0]}", biased, without=names[0])
+        yield one(f"{base}-bias/null:topk_method", biased, {"topk_method": None})
+        yield one(
             f"{base}-alone/absent:n_shared_experts", others[f"{base}-alone"], {"n_shared_experts": ABSENT}
         )
         # Not q_lora_rank: absent means a low rank, whose projection has a name that the whole drafter does not know.
     for form in moe_builders.FORMS:
         if form not in E1[engine]:
-            yield _e1(f"l1-{form}/whole", MoE(form=form))
+            yield one(f"l1-{form}/whole", MoE(form=form))
 
 
 # --- all ---
@@ -175,7 +205,7 @@ def _eagle(engine: str) -> Iterator[File]:
 @cache
 def latent(engine: str, release: str) -> tuple[File, ...]:
     """What an engine release is shown, with what conversion makes for it of drafters in other forms."""
-    if engine not in E3:
+    if engine not in E3 or release not in ONLY.get(engine, (release,)):
         return ()
     to, out = f"{engine}@{release}", [*_eagle3(engine, release), *_eagle(engine)]
     for layout, spec in E3.items():
@@ -184,7 +214,7 @@ def latent(engine: str, release: str) -> tuple[File, ...]:
     for form in moe_builders.FORMS:
         for extras in ((), ("bias",)):
             one = MoE(form=form).having(*extras)
-            build = _converted(to, "mistral", moe_builders.tensors(one), moe_builders.config(one))
+            build = _converted(to, "mistral", moe_builders.tensors(one), _said(one, engine))
             name = "-".join(("l1-converted", form, *extras))
             out.append(File(f"{name}/whole", "EAGLE", build, True, "mistral"))
     return tuple(out)

@@ -43,20 +43,31 @@ warns of both.
 """
 
 
+TITLES = ("engine", "release", "pairs", "agree", "disagree", "not predicted", "wrong")
+
+
 def write(rows: Iterable[Row]) -> None:
     """Write the page."""
-    titles = ("engine", "release", "pairs", "agree", "disagree", "not predicted", "wrong")
-    lines = [f"| {' | '.join(titles)} |", "| --- | --- |" + " ---: |" * 5]
-    total = Row("all", "")
-    for row in rows:
-        lines.append(_line(row))
-        total.pairs, total.open, total.wrong = (
-            total.pairs + row.pairs,
-            total.open + row.open,
-            total.wrong + row.wrong,
-        )
-        total.differing += row.differing
-    PAGE.write_text(HEAD + "\n".join([*lines, _line(total), "", *_accepted(), "", *_held()]) + "\n")
+    PAGE.write_text(HEAD + "\n".join([*_table(map(_cells, rows)), "", *_accepted(), "", *_held()]) + "\n")
+
+
+def rewrite(rows: Iterable[Row]) -> None:
+    """Only the lines of these releases, and the sums: of the others nothing is judged again."""
+    table = PAGE.read_text().removeprefix(HEAD).partition("\n\n")[0].splitlines()
+    known = {
+        (c[0], c[1]): c for c in ([cell.strip() for cell in line[1:-1].split("|")] for line in table[2:-1])
+    }
+    known |= {(row.engine, row.release): _cells(row) for row in rows}
+    after = PAGE.read_text().removeprefix(HEAD).partition("\n\n")[2]
+    PAGE.write_text(HEAD + "\n".join([*_table(cells for _, cells in sorted(known.items())), "", after]))
+
+
+def _table(rows: Iterable[list[str]]) -> list[str]:
+    every = list(rows)
+    sums = [str(sum(int(cells[k]) for cells in every)) for k in range(2, len(TITLES))]
+    lines = [[*TITLES], *every, ["all", "", *sums]]
+    out = [f"| {' | '.join(cells)} |" for cells in lines]
+    return [out[0], "| --- | --- |" + " ---: |" * 5, *out[1:]]
 
 
 def _accepted() -> list[str]:
@@ -125,7 +136,7 @@ def _held() -> list[str]:
     ]
 
 
-def _line(row: Row) -> str:
+def _cells(row: Row) -> list[str]:
     differ = len({name for name, _ in row.differing})
-    cells = (row.engine, row.release, row.pairs, row.pairs - differ - row.open, differ, row.open, row.wrong)
-    return "| " + " | ".join(str(cell) for cell in cells) + " |"
+    counts = (row.pairs, row.pairs - differ - row.open, differ, row.open, row.wrong)
+    return [row.engine, row.release, *map(str, counts)]

@@ -500,3 +500,69 @@ def test_B086_a_masked_token_with_a_meaning_of_its_own_is_warned_of(
         build(tmp_path / "in", "vllm", edits=edits), to="specforge", **SAY["vllm"]
     ).findings
     assert [f.severity for f in found if f.code == "mask-token-is-special"] == ["warning"] * warned
+
+
+# --- what vLLM makes of one thing wrong, as its loader does it ---
+
+
+def _starts(folder: Path) -> bool | None:
+    return ckptmorph.verify(folder, engine="vllm@0.32.0").effect.starts
+
+
+@pytest.mark.parametrize(
+    ("shape", "starts"),
+    [
+        ((1, 192), True),
+        ((192,), True),
+        ((192, 1), True),
+        ((1, 191), False),
+        ((1, 1, 193), False),
+        ((1,), True),
+    ],
+)
+def test_the_engine_takes_any_shape_with_as_many_numbers_or_with_one(
+    tmp_path: Path, shape: tuple[int, ...], starts: bool
+) -> None:
+    """Its buffer takes ``mask_hidden.view(1, -1)``."""
+    source = build(tmp_path / "in", "vllm", replace={"mask_hidden": floats("mask_hidden", shape)})
+    assert _starts(source) is starts
+
+
+def test_the_engine_finds_the_stand_in_inside_of_the_model(tmp_path: Path) -> None:
+    stand_in = content("vllm")["mask_hidden"]
+    assert (
+        _starts(build(tmp_path / "in", "vllm", omit=["mask_hidden"], replace={"model.mask_hidden": stand_in}))
+        is True
+    )
+    assert _starts(build(tmp_path / "out", "vllm", omit=["mask_hidden"])) is False
+
+
+@pytest.mark.parametrize(
+    ("layout", "edits", "code"),
+    [
+        ("vllm", {"eagle_config": {"use_aux_hidden_state": False}}, "mask-without-states"),
+        (
+            "vllm",
+            {"rope_theta": ABSENT, "rope_parameters": {"rope_theta": None, "rope_type": "default"}},
+            "engine-config-null",
+        ),
+        ("speculators", {"transformer_layer_config.rope_parameters.rope_theta": None}, "engine-config-null"),
+        ("speculators", {"transformer_layer_config.num_key_value_heads": None}, "engine-config-null"),
+        ("speculators", {"transformer_layer_config.model_type": "mistral"}, "decoder-type-refused"),
+    ],
+)
+def test_the_engine_does_not_start(tmp_path: Path, layout: str, edits: dict[str, Any], code: str) -> None:
+    source = build(tmp_path / "in", layout, edits=edits)
+    seen = ckptmorph.verify(source, engine="vllm@0.32.0")
+    assert seen.effect.starts is False
+    assert code in {f.code for f in seen.findings}
+
+
+@pytest.mark.parametrize(("family", "starts"), [("llama", True), ("qwen3", False)])
+def test_only_one_class_counts_the_heads_when_the_keys_are_not_counted(
+    tmp_path: Path, family: str, starts: bool
+) -> None:
+    inside = "transformer_layer_config"
+    edits = {f"{inside}.model_type": family, f"{inside}.num_key_value_heads": ABSENT}
+    source = build(tmp_path / "in", "speculators", edits=edits, kv=4, qk_norm=family == "qwen3")
+    assert _starts(source) is starts

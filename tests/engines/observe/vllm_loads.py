@@ -1,9 +1,10 @@
 """What a release of vLLM really does with drafters: ENVPYTHON vllm_loads.py JOBS.json OUT.json
 
-JOBS is {"target": DIR, "drafters": [{"id": ..., "path": DIR, "method": "EAGLE3"}], "acceptance": bool}; OUT has the
-release, what stands in for compiled parts, and one observation per drafter. Runs inside the engine's environment. It
-knows no name of a tensor, a parameter or a config field: writes into the memory of the drafter's parameters are
-recorded while its own loader runs, and each is traced back to the tensors of the file that its numbers come from.
+JOBS is {"target": DIR, "drafters": [{"id": ..., "path": DIR, "method": "EAGLE3"}], "acceptance": bool}; a drafter may
+name another target, and the method PEAGLE means EAGLE3 with parallel drafting. OUT has the release, what stands in for
+compiled parts, and one observation per drafter. Runs inside the engine's environment. It knows no name of a tensor, a
+parameter or a config field: writes into the memory of the drafter's parameters are recorded while its own loader runs,
+and each is traced back to the tensors of the file that its numbers come from.
 
 Every drafter gets a process of its own, forked after the imports: a wrong number of states can abort the engine or
 hang it. Without acceptance the engine is stopped as soon as both models are loaded.
@@ -105,6 +106,7 @@ RELEASE = str(vllm.__version__).partition("+")[0]
 LIMIT = 300  # seconds for one drafter; a few are needed on a quiet machine, and some wrong ones hang for ever
 NEW_TOKENS = 56
 DRAFTED = 3
+METHODS = {"peagle": {"method": "eagle3", "parallel_drafting": True}}  # how the engine is told of it
 TRIED: set[str] = set()  # modules, to import
 
 
@@ -192,7 +194,7 @@ def captures(runner: Any) -> list[int | None]:
     states: list[torch.Tensor] = []
 
     def keep(found: Any) -> None:
-        hidden, residual = [part for part in found if part is None or part.is_floating_point()]
+        hidden, residual = [part for part in found if part is None or part.is_floating_point()][:2]
         states.append(hidden.clone() if residual is None else hidden + residual)
 
     hooks = [layers[0].register_forward_pre_hook(lambda _, args: keep(args))]
@@ -237,7 +239,11 @@ def drive(target: Path, drafter: Path, method: str) -> dict[str, Any]:
         enable_prefix_caching=False,
         disable_log_stats=False,
         seed=0,
-        speculative_config={"method": method, "model": str(drafter), "num_speculative_tokens": DRAFTED},
+        speculative_config={
+            **METHODS.get(method, {"method": method}),
+            "model": str(drafter),
+            "num_speculative_tokens": DRAFTED,
+        },
     )
     prompts = [{"prompt_token_ids": ids} for ids in json.loads((target / "prompts.json").read_text())]
     greedy = SamplingParams(temperature=0.0, max_tokens=NEW_TOKENS, ignore_eos=True, detokenize=False)
@@ -330,7 +336,8 @@ def main(jobs_path: str, out_path: str) -> None:
     gc.freeze()
     for number, job in enumerate(jobs["drafters"]):
         start, method = time.monotonic(), job.get("method", "EAGLE3").lower()
-        found = observe(target, Path(job["path"]).resolve(), method, acceptance, logs / f"{number}.log")
+        beside = Path(job["target"]).resolve() if "target" in job else target
+        found = observe(beside, Path(job["path"]).resolve(), method, acceptance, logs / f"{number}.log")
         empty = {"error": None, "acceptance": None, "per_position": None, "mean_length": None}
         results[job["id"]] = {**empty, **found, "seconds": round(time.monotonic() - start, 1)}
         all_ = {"release": RELEASE, "placeholders": PLACEHOLDERS, "observed": results}
