@@ -64,10 +64,12 @@ def look(
     arch: str = KIMI,
     n: int = 61,
     longest: int = 2048,
+    **fields: Any,
 ) -> Prediction:
+    """``fields`` are of the target."""
     registry = looking.load_registry()
     at = looking.engine_at(registry.engine(ALGORITHM, engine), release)
-    target = Target(arch, {"num_hidden_layers": n, "max_position_embeddings": longest}, "a test")
+    target = Target(arch, {"num_hidden_layers": n, "max_position_embeddings": longest, **fields}, "a test")
     return looking.predict(registry, at, shaped(names), said, drafter, Request(target=target))
 
 

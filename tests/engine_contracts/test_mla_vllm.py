@@ -7,6 +7,7 @@ map for a full vocabulary.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -150,7 +151,7 @@ def test_model_in_front_finds_nothing(release: str, name: str, early: str) -> No
 
 
 @pytest.mark.parametrize("release", ["0.18.0", "0.33.0"])
-@pytest.mark.parametrize("name", sorted({"fc.weight", "norm.weight", "lm_head.weight", "d2t"} | LAYER))
+@pytest.mark.parametrize("name", sorted({"fc.weight", "norm.weight", "d2t"} | LAYER))
 def test_what_is_missing_is_never_noticed_so_we_do(release: str, name: str) -> None:
     found = look("vllm", release, without(shapes(ONE), name), config(ONE))
     assert fates(found)[name] == "missing"
@@ -173,7 +174,15 @@ def test_tables_of_the_target(release: str) -> None:
 
     full, wide = FULL.having("embed"), MLA("vllm", draft=96, target_hidden=24).having("embed")
     assert of(full, "lm_head.weight")["lm_head.weight"] == "from_target"
-    assert of(ONE, "lm_head.weight")["lm_head.weight"] == "missing"
+    pruned = look(
+        "vllm",
+        release,
+        without(shapes(ONE), "lm_head.weight"),
+        config(ONE),
+        drafter=meaning(replace(ONE, head=False)),
+    )
+    assert fates(pruned)["lm_head.weight"] == "from_target"  # with a row for every token
+    assert "head-of-target-has-other-rows" in codes(pruned)
     assert of(full)["lm_head.weight"] == "loaded"
     assert of(full, "embed_tokens.weight")["embed_tokens.weight"] == "from_target"
     assert of(wide, "embed_tokens.weight")["embed_tokens.weight"] == "missing"
@@ -482,3 +491,62 @@ def test_ids_inside_eagle_config_are_read_from_0_22(release: str) -> None:
     assert ("ids-in-second-place" in codes(found, "warning")) is late
     both = said | {"eagle_aux_hidden_state_layer_ids": [7, 8, 9]}
     assert look("vllm", release, shapes(ONE), both).captured == (7, 8, 9)
+
+
+# --- sizes, and a scaling that lacks a number ---
+
+CUT = {
+    *(
+        (name, "taller")
+        for name in ("self_attn.q_a_proj", "self_attn.kv_a_proj_with_mqa", "mlp.gate_proj", "mlp.up_proj")
+    ),
+    *((name, "wider") for name in ("self_attn.o_proj", "mlp.down_proj")),
+}
+OTHER = {"taller": (1, 0), "shorter": (-1, 0), "wider": (0, 1), "narrower": (0, -1)}
+MATRICES = (
+    *("self_attn.q_a_proj", "self_attn.q_b_proj", "self_attn.kv_a_proj_with_mqa", "self_attn.kv_b_proj"),
+    *("self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"),
+)
+
+
+@pytest.mark.parametrize("release", ALL)
+@pytest.mark.parametrize("name", MATRICES)
+@pytest.mark.parametrize("change", OTHER)
+def test_only_fused_and_row_parallel_matrices_are_cut(release: str, name: str, change: str) -> None:
+    """MergedColumnParallelLinear and RowParallelLinear narrow what they load; a plain one asserts its shape."""
+    full, other = f"layers.0.{name}.weight", shapes(ONE)
+    dtype, shape = other[full]
+    other[full] = (dtype, tuple(n + d for n, d in zip(shape, OTHER[change], strict=True)))
+    found = look("vllm", release, other, config(ONE))
+    item = next(t for t in found.details if t.name == full)
+    assert (item.fate, item.taken) == ("misshapen", "cut" if (name, change) in CUT else None)
+
+
+@pytest.mark.parametrize("release", ALL)
+@pytest.mark.parametrize("place", ["rope_scaling", "rope_parameters"])
+def test_a_scaling_without_its_factor_is_a_key_error(release: str, place: str) -> None:
+    lacking = {k: v for k, v in SCALING.items() if k != "factor"}
+    plain = edited(config(ONE), {"rope_scaling": ABSENT})
+    for said, code in ((lacking, True), (SCALING, False), ({"rope_type": "default"}, False)):
+        found = look("vllm", release, shapes(ONE), plain | {place: said})
+        assert ("rope-field-missing" in codes(found)) is code, said
+
+
+@pytest.mark.parametrize("release", ALL)
+@pytest.mark.parametrize(
+    "key",
+    ["factor", "original_max_position_embeddings", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"],
+)
+def test_a_null_inside_a_scaling_is_computed_with(release: str, key: str) -> None:
+    scaled = edited(config(ONE), {"rope_scaling": SCALING | {key: None}})
+    assert "engine-config-null" in codes(look("vllm", release, shapes(ONE), scaled))
+    plain = edited(config(ONE), {"rope_scaling": {"rope_type": "default", key: None}})
+    assert "engine-config-null" not in codes(look("vllm", release, shapes(ONE), plain))
+
+
+def test_the_width_of_the_target_decides_whose_table_it_is() -> None:
+    """A drafter that claims another width than the target has gets the target's table all the same."""
+    names, said = shapes(WIDE), config(WIDE)
+    there = look("vllm", "0.32.0", names, said, hidden_size=32)
+    assert fates(there)["embed_tokens.weight"] == "from_target"
+    assert fates(look("vllm", "0.32.0", names, said))["embed_tokens.weight"] == "missing"

@@ -589,3 +589,64 @@ def test_the_dtype_of_the_target(form: str, release: str, dtype: str | None, tol
     fields = {"dtype": dtype} if dtype else {}
     found = plain(form, release, drafter=meaning(ONE[form]), **fields)
     assert ("target-dtype-used" in codes(found, "warning")) is told
+
+
+# --- sizes, and a scaling that lacks a number ---
+
+OTHER = {"taller": (1, 0), "shorter": (-1, 0), "wider": (0, 1), "narrower": (0, -1)}
+CUT = {
+    "taller": (
+        *("self_attn.q_a_proj", "self_attn.kv_a_proj_with_mqa", "mlp.gate_proj", "mlp.up_proj"),
+        *("mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj"),
+    ),
+    "wider": ("self_attn.o_proj", "mlp.down_proj", "mlp.shared_experts.down_proj"),
+}
+SHARDED = {
+    "mlp.experts.0.gate_proj": "taller",
+    "mlp.experts.0.up_proj": "taller",
+    "mlp.experts.0.down_proj": "wider",
+}
+
+
+@pytest.mark.parametrize(("form", "release"), EVERY)
+@pytest.mark.parametrize("change", OTHER)
+def test_what_is_cut_and_what_is_left_to_chance(form: str, release: str, change: str) -> None:
+    """Fused and row-parallel matrices are cut; an expert is, until 0.22.0, and may lack something since 0.19.0."""
+    at = VLLM.index(release)
+    names = {n.partition(".")[2].partition(".")[2]: n for n in modules(ONE[form]) if n.startswith("layers.")}
+    for name in (*CUT["taller"], *CUT["wider"], "self_attn.q_b_proj", "self_attn.kv_b_proj", *SHARDED):
+        wanted = "cut" if name in CUT.get(change, ()) else None
+        if name in SHARDED and change == SHARDED[name] and at < VLLM.index("0.23.0"):
+            wanted = "cut"
+        if name in SHARDED and change in ("shorter", "narrower") and at >= VLLM.index("0.19.0"):
+            wanted = "left to chance"
+        full, other = spelt(ONE[form], names[f"{name}.weight"]), shapes(ONE[form])
+        dtype, shape = other[full]
+        other[full] = (dtype, tuple(n + d for n, d in zip(shape, OTHER[change], strict=True)))
+        found = look("vllm", release, other, said_at(release, ONE[form]))
+        item = next(t for t in found.details if t.name == full)
+        assert item.fate == "misshapen", full
+        assert (wanted in str(item.taken)) if wanted else item.taken is None, (full, item.taken)
+
+
+@pytest.mark.parametrize(("form", "release"), EVERY)
+@pytest.mark.parametrize("place", ["rope_scaling", "rope_parameters"])
+def test_a_scaling_without_its_factor_is_a_key_error(form: str, release: str, place: str) -> None:
+    lacking = {k: v for k, v in YARN.items() if k != "factor"}
+    plain = edited(said_at(release, ONE[form]), {"rope_scaling": ABSENT})
+    for said, code in ((lacking, True), (YARN, False), ({"rope_type": "default"}, False)):
+        found = look("vllm", release, shapes(ONE[form]), plain | {place: said})
+        assert ("rope-field-missing" in codes(found)) is code, said
+
+
+@pytest.mark.parametrize(("form", "release"), EVERY)
+@pytest.mark.parametrize(
+    "key",
+    ["factor", "original_max_position_embeddings", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"],
+)
+def test_a_null_inside_a_scaling_is_computed_with(form: str, release: str, key: str) -> None:
+    said = said_at(release, ONE[form])
+    scaled = edited(said, {"rope_scaling": YARN | {key: None}})
+    assert "engine-config-null" in codes(look("vllm", release, shapes(ONE[form]), scaled))
+    plain = edited(said, {"rope_scaling": {"rope_type": "default", key: None}})
+    assert "engine-config-null" not in codes(look("vllm", release, shapes(ONE[form]), plain))

@@ -34,7 +34,7 @@ PLAIN = ({}, {"rope_type": "linear", "factor": 2.0}, {"rope_type": "yarn", "fact
          {"rope_type": "ntk"}, {"rope_type": "deepseek_yarn", "factor": 2.0}, {"rope_type": "xdrope"},
          {"rope_type": "llama3", "factor": 2.0, "original_max_position_embeddings": None},
          {"rope_type": "openpangu"}, {"rope_type": "bailing_mrope"}, {"rope_type": "nonsense"},
-         {"rope_type": "yarn", "factor": None}, {"rope_type": "telechat3-yarn"})  # fmt: skip
+         {"rope_type": "yarn", "factor": None}, {"rope_type": "telechat3-yarn"}, {"rope_theta": None})  # fmt: skip
 #: decoder field to odd values; an explicit null and none at all are tried for each of them as well
 DECODER: dict[str, list[Any]] = {
     "hidden_size": [32], "intermediate_size": [24, 16], "num_attention_heads": [8], "num_key_value_heads": [4],
@@ -56,7 +56,7 @@ TOP: dict[str, list[Any]] = {
     "target_hidden_size": [8], "quantization_config": [{"quant_method": "fp8"}, "x"],
     "norm_before_fc": [True], "dtype": ["float16"], "torch_dtype": ["float16"],
     "eagle_aux_hidden_state_layer_ids": [[1, 2], [5, 4, 2], [2, 4, 40], []],
-    "transformer_layer_config.model_type": ["qwen3"],
+    "transformer_layer_config.model_type": ["qwen3", "mistral"],
     "speculators_config.verifier.name_or_path": [], "speculators_config.proposal_methods": [],
 }  # fmt: skip
 
@@ -129,6 +129,8 @@ def test_a_config_is_read_like_that_of_eagle3(release: str, form: str, kind: str
     shapes = speculators_shapes(geo)
     known = {"n": 32, "fields": {"max_position_embeddings": 512, "dtype": "bfloat16"}}
     for edit in edits(form):
+        if "'use_aux_hidden_state': False" in str(edit):
+            continue  # that is one of the differences: the width of mask_hidden is fc's
         config = changed(said(form, geo), edit)
         one = look("vllm", release, shapes, config, drafter=meaning(geo), **known)
         two = ask(release, with_stand_in(shapes, geo), parallel(form, config), drafter=means(geo), **known)
@@ -160,6 +162,44 @@ def test_tensors_are_treated_like_those_of_eagle3(release: str, form: str) -> No
 
 
 # --- what differs ---
+
+
+@pytest.mark.parametrize("release", ALL)
+@pytest.mark.parametrize("kind", ["llama", "qwen3"])
+def test_without_auxiliary_states_the_buffer_has_no_width_that_fits(release: str, kind: str) -> None:
+    """Seen in 0.32.0: the Llama class has no fc_input_size then, the Qwen3 class the drafter's own width."""
+    geo = ONE if kind == "llama" else QWEN3
+    shapes, stopped = with_stand_in(speculators_shapes(geo), geo), []
+    for use in (True, False):
+        config = parallel("flat", vllm_config(geo)) | {"eagle_config": {"use_aux_hidden_state": use}}
+        found = ask(release, shapes, config)
+        stopped.append([f.stops for f in found.findings if f.code == "mask-without-states"])
+    assert stopped == [[], ["start"]]
+
+
+@pytest.mark.parametrize("release", ALL)
+@pytest.mark.parametrize(
+    ("shape", "fate"),
+    [
+        ((48, 1), "loaded"),
+        ((1,), "loaded"),
+        ((47,), "misshapen"),
+        ((1, 1, 49), "misshapen"),
+        ((2, 48), "misshapen"),
+    ],
+)
+def test_any_shape_with_as_many_numbers_fits_the_buffer(
+    release: str, shape: tuple[int, ...], fate: str
+) -> None:
+    """``mask_hidden.view(1, -1)`` is copied into it, and one number into all of it."""
+    stored = speculators_shapes(ONE) | {"mask_hidden": ("BF16", shape)}
+    assert fates(ask(release, stored, parallel("flat", vllm_config(ONE))))["mask_hidden"] == fate
+
+
+@pytest.mark.parametrize("release", ALL)
+def test_the_stand_in_may_stand_inside_of_the_model(release: str) -> None:
+    shapes = speculators_shapes(ONE) | {"model.mask_hidden": ("BF16", (48,))}
+    assert fates(ask(release, shapes, parallel("flat", vllm_config(ONE))))["model.mask_hidden"] == "loaded"
 
 
 @pytest.mark.parametrize("release", ALL)

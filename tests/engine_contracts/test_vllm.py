@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from ckptmorph.schema.versions import parse_version
+from tests.builders import ABSENT, edited
 from tests.conversion.drafters import (
     Geometry,
     speculators_config,
@@ -490,3 +491,56 @@ def test_either_bias_flag_counts_in_the_nested_form_too(release: str, flag: str)
 def test_without_a_word_about_windows_there_are_none(release: str, geo: Geometry, form: str) -> None:
     prediction = look("vllm", release, speculators_shapes(geo), of(form, geo))
     assert prediction.facts["attention_windows"].value == [None]
+
+
+# --- what stops the nested form, and a base that is null inside rope_parameters ---
+
+INSIDE = "transformer_layer_config"
+
+
+@pytest.mark.parametrize("release", ALL)
+@pytest.mark.parametrize(
+    ("edits", "code", "where"),
+    [
+        ({"rope_parameters.rope_theta": None}, "engine-config-null", f"{INSIDE}.rope_parameters.rope_theta"),
+        ({"num_key_value_heads": None}, "engine-config-null", f"{INSIDE}.num_key_value_heads"),
+        ({"model_type": "mistral"}, "decoder-type-refused", f"{INSIDE}.model_type"),
+        (
+            {"model_type": "qwen3", "num_key_value_heads": ABSENT},
+            "key-value-heads-missing",
+            f"{INSIDE}.num_key_value_heads",
+        ),
+    ],
+)
+def test_what_the_nested_form_cannot_be_without(
+    release: str, edits: dict[str, Any], code: str, where: str
+) -> None:
+    """There is no config class with defaults behind it; read in 0.24.0 and later, and not looked at before."""
+    config = speculators_config(ONE)
+    config[INSIDE]["rope_parameters"] = {"rope_theta": 10000.0, "rope_type": "default"}
+    for broken, said in (
+        (False, config),
+        (True, edited(config, {f"{INSIDE}.{k}": v for k, v in edits.items()})),
+    ):
+        found = look("vllm", release, speculators_shapes(ONE), said)
+        stops = [f.stops for f in found.findings if (f.code, f.where) == (code, where)]
+        late = parse_version(release) >= parse_version("0.24.0")
+        assert stops == (["start"] if broken and late else [])
+
+
+@pytest.mark.parametrize("release", ALL)
+def test_only_the_llama_class_goes_without_the_number_of_keys(release: str) -> None:
+    config = edited(speculators_config(ONE), {f"{INSIDE}.num_key_value_heads": ABSENT})
+    assert "key-value-heads-missing" not in codes(look("vllm", release, speculators_shapes(ONE), config))
+
+
+@pytest.mark.parametrize("release", ALL)
+def test_a_null_base_inside_rope_parameters(release: str) -> None:
+    for base in (10000.0, None):
+        said = {"rope_theta": base, "rope_type": "default"}
+        config = edited(vllm_config(ONE), {"rope_theta": ABSENT, "rope_parameters": said})
+        found = look("vllm", release, speculators_shapes(ONE), config)
+        stops = [f.stops for f in found.findings if f.where == "rope_parameters.rope_theta"]
+        assert stops == (
+            ["start"] if base is None and parse_version(release) >= parse_version("0.24.0") else []
+        )

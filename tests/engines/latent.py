@@ -5,6 +5,7 @@ They have many tensors and fields that are alike, so not everything is tried wit
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache, partial
@@ -26,7 +27,40 @@ NAMES = ("architectures", "model_type", "torch_dtype")
 FLAGS = ("bias", "fc_norm", "norm_output", "tie_word_embeddings", "mla_use_nope")
 E3 = {"sglang": MLA(ids=IDS), "vllm": MLA(layout="vllm", ids=(2, 4, 5))}
 BEFORE = ("0.5.9", "0.5.11")  # SGLang without the EAGLE-3 class
-ONLY: dict[str, tuple[str, ...]] = {"vllm": ()}  # releases that are shown these; every one of other engines
+ONLY = {"vllm": ("0.32.0",)}  # releases that are shown these; of other engines every one
+# It takes seconds for each, and is spared tensors and fields of which it treats another one alike.
+LIKE_OTHERS = re.compile(
+    r"(l3|l1-deepseek)/(drop:.*(up_proj|kv_a_layernorm|kv_b_proj|o_proj|post_attention|q_b_proj|experts\.3).*"
+    r"|drop:layers\.1\.(input_layernorm|mlp\.shared_experts\.down_proj).*|shorter:layers\.1\.input_layernorm.*"
+    r"|ids:(down|minus|far|last)|absent:torch_dtype)"
+    r"|l1-deepseek/[a-z]+:(rope_scaling\.(?!factor).*|torch_dtype|routed_scaling_factor|topk_group|scoring_func)"
+)
+# It takes some matrices of another size than it built.
+OTHER_SIZES = {
+    "l3": {
+        "taller": ("layers.0.self_attn.q_a_proj", "layers.0.self_attn.kv_a_proj_with_mqa"),
+        "wider": ("layers.0.self_attn.o_proj", "layers.0.mlp.down_proj"),
+    },
+    "l1-deepseek": {
+        "taller": (
+            *("layers.0.self_attn.q_a_proj", "layers.1.mlp.shared_experts.gate_proj"),
+            *("layers.1.mlp.experts.0.gate_proj", "layers.1.mlp.experts.0.down_proj"),
+        ),
+        "wider": (
+            *("layers.0.self_attn.o_proj", "layers.0.mlp.down_proj", "layers.1.mlp.shared_experts.down_proj"),
+            "layers.1.mlp.experts.0.gate_proj",
+        ),
+        "shorter": ("layers.1.mlp.experts.0.gate_proj",),
+        "narrower": ("layers.1.mlp.experts.0.gate_proj", "layers.1.mlp.experts.0.down_proj"),
+    },
+}
+ROPE: dict[str, Mapping[str, Any]] = {
+    **{f"null:rope_scaling.{k}": {f"rope_scaling.{k}": None} for k in ("beta_slow", "mscale_all_dim")},
+    "null:rope_scaling.original": {"rope_scaling.original_max_position_embeddings": None},
+    "absent:rope_scaling.factor": {"rope_scaling.factor": ABSENT},
+    "plain:rope_scaling": {"rope_scaling.type": ABSENT, "rope_scaling.factor": None},
+    "null:rope_theta": {"rope_theta": None},
+}
 E3_CLASSES = ("DeepseekV3ForCausalLM",)
 E1 = {"sglang": ("sglang",), "vllm": ("mistral", "deepseek")}
 E1_CLASSES = ("MistralLarge3ForCausalLM",)
@@ -87,6 +121,14 @@ def changed(
             yield file(f"set:{flag}", content, edited(said, {flag: True}))
 
 
+def _sized(base: str, method: str, target: str, content: Tensors, said: Mapping[str, Any]) -> Iterator[File]:
+    for what, names in OTHER_SIZES[base].items():
+        for name in (f"{n}.weight" for n in names):
+            dtype, shape, _ = content[name]
+            other = {**content, name: floats(name, sizes(shape)[what], dtype)}
+            yield _file(f"{base}/{what}:{name}", method, target, other, said)
+
+
 # --- EAGLE-3 ---
 
 
@@ -104,6 +146,10 @@ def _eagle3(engine: str, release: str) -> Iterator[File]:
         return
     content, said = mla_builders.tensors(spec), mla_builders.config(spec)
     yield from changed("l3", "EAGLE3", "deepseek", content, said, E3_CLASSES)
+    if engine == "vllm":
+        yield from _sized("l3", "EAGLE3", "deepseek", content, said)
+        for what, edits in ROPE.items():
+            yield _e3(f"l3/{what}", spec, edits)
     assert spec.ids is not None
     at = ("eagle_config." if engine == "sglang" else "") + "eagle_aux_hidden_state_layer_ids"
     for what, ids in id_lists(list(spec.ids)).items():
@@ -169,6 +215,8 @@ def _eagle(engine: str) -> Iterator[File]:
             continue
         content, said = moe_builders.tensors(spec), _said(spec, engine)
         yield from changed(base, "EAGLE", "mistral", content, said, E1_CLASSES)
+        if engine == "vllm":
+            yield from _sized(base, "EAGLE", "mistral", content, said)
         others = {
             f"{base}-dense": replace(spec, dense=2),
             f"{base}-experts": replace(spec, dense=0),
@@ -217,7 +265,7 @@ def latent(engine: str, release: str) -> tuple[File, ...]:
             build = _converted(to, "mistral", moe_builders.tensors(one), _said(one, engine))
             name = "-".join(("l1-converted", form, *extras))
             out.append(File(f"{name}/whole", "EAGLE", build, True, "mistral"))
-    return tuple(out)
+    return tuple(file for file in out if engine != "vllm" or not LIKE_OTHERS.fullmatch(file.name))
 
 
 def _converted(to: str, target: str, content: Tensors, said: Mapping[str, Any]) -> Callable[[Path], Path]:
