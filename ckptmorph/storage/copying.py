@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from ckptmorph.errors import CkptmorphError, InternalError
 from ckptmorph.storage.files import close_quietly, open_regular, os_errors, source_changed
 from ckptmorph.storage.ladder import BUFFER, STEP, Chunk, Ladder, Part, filled
 
@@ -106,6 +107,10 @@ class Copier:
             relay.stop()
 
 
+Read = tuple[memoryview, memoryview, int]
+"""Bytes, the buffer that they are in, and where in the target they go."""
+
+
 class Relay:
     """Threads that read while somebody else writes.
 
@@ -136,7 +141,11 @@ class Relay:
             waiting += 1
         while waiting:
             found = self._done.get()
-            if isinstance(found, BaseException):
+            if found is None:
+                raise InternalError(
+                    "A thread that reads has ended.", code="reader-ended", where=str(part.path)
+                )
+            if isinstance(found, CkptmorphError):
                 raise found
             data, buffer, at = found
             yield data, at
@@ -149,10 +158,13 @@ class Relay:
     def _read(self) -> None:
         while (asked := self._asked.get()) is not None:
             part, buffer = asked
+            found: Read | CkptmorphError | None = None
             try:
-                self._done.put((filled(part, buffer), buffer, part.at))
-            except BaseException as exc:  # for whoever waits for the bytes
-                self._done.put(exc)
+                found = (filled(part, buffer), buffer, part.at)
+            except CkptmorphError as exc:
+                found = exc
+            finally:
+                self._done.put(found)  # in any case: somebody waits for it
 
     def stop(self) -> None:
         """End soon; nothing is read any more after this."""

@@ -570,6 +570,22 @@ def test_an_error_in_any_thread_is_one_sentence_and_leaves_nothing(
     assert threading.active_count() == before
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_reader_that_dies_does_not_keep_anybody_waiting(
+    tmp_path: Path, small_steps: None, noise: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "source").write_bytes(noise)
+    monkeypatch.setattr(ladder, "_TRIALS", 0)
+    monkeypatch.setattr(copying, "filled", lambda part, buffer: 1 // 0)
+    monkeypatch.setattr(
+        ladder.Ladder, "_choice", lambda self: setattr(self, "_trying", False) or "read-write"
+    )
+    with pytest.raises(InternalError) as caught:
+        write_file(tmp_path / "out", b"h", [CopyRange(tmp_path / "source", 0, LARGE)], jobs=2, expected=LARGE)
+    assert caught.value.code == "reader-ended"
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_source_that_is_cut_while_threads_copy(tmp_path: Path, small_steps: None, noise: bytes) -> None:
     (tmp_path / "source").write_bytes(noise)
     seen: list[int] = []
