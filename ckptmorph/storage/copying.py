@@ -123,9 +123,7 @@ class Relay:
         import threading
 
         self._asked: queue.SimpleQueue[tuple[Part, memoryview] | None] = queue.SimpleQueue()
-        self._done: queue.SimpleQueue[tuple[memoryview, memoryview, int] | BaseException] = (
-            queue.SimpleQueue()
-        )
+        self._done: queue.SimpleQueue[Read | CkptmorphError | None] = queue.SimpleQueue()
         # Few and small, so that they stay in the caches of the cores.
         self._buffers = [memoryview(bytearray(BUFFER)) for _ in range(readers + 1)]
         self._threads = [threading.Thread(target=self._read, daemon=True) for _ in range(readers)]
