@@ -19,7 +19,7 @@ from ckptmorph.predictions import Prediction, engine_at
 from ckptmorph.schema.engines import Engine
 from ckptmorph.schema.versions import covers
 from ckptmorph.target import Target
-from tests.builders import edited
+from tests.builders import ABSENT, edited
 from tests.conversion.drafters import (
     Geometry,
     Shapes,
@@ -150,6 +150,19 @@ def stops(code: str, **fields: Any) -> Ask:
         shapes, config = of(engine)
         found = asked(engine, release, shapes, {**config, **fields}).findings
         return next(f.stops for f in found if f.code == code)
+
+    return ask
+
+
+def of_the_nested_form(code: str, **edits: Any) -> Ask:
+    """The same of a config with the decoder's inside; ``edits`` are of that, or taken out where they are absent."""
+
+    def ask(engine: str, release: str) -> Any:
+        config = speculators_config(ONE)
+        config["transformer_layer_config"] |= edits
+        for field in (field for field, value in edits.items() if value is ABSENT):
+            del config["transformer_layer_config"][field]
+        return code in codes(asked(engine, release, speculators_shapes(ONE), config))
 
     return ask
 
@@ -465,6 +478,25 @@ VLLM: list[Row] = [
         for field in (
             *("hidden_act", "rms_norm_eps", "max_position_embeddings", "tie_word_embeddings"),
             *("attention_bias", "rope_theta"),
+        )
+    ],
+    (
+        *("vllm", "0.24.0", f"{NULL} rope_parameters.rope_theta"),
+        *(says(NULL, rope_parameters={"rope_theta": None, "rope_type": "default"}), False, True),
+    ),
+    *[
+        (
+            *("vllm", "0.24.0", f"{code} transformer_layer_config.{field}"),
+            *(of_the_nested_form(code, **edits), False, True),
+        )
+        for code, field, edits in (
+            (NULL, "rope_parameters.rope_theta", {"rope_parameters": {"rope_theta": None}}),
+            (NULL, "num_key_value_heads", {"num_key_value_heads": None}),
+            (
+                *("key-value-heads-missing", "num_key_value_heads"),
+                {"model_type": "qwen3", "num_key_value_heads": ABSENT},
+            ),
+            ("decoder-type-refused", "model_type", {"model_type": "mistral"}),
         )
     ],
     ("vllm", "0.24.0", "flat Eagle3Qwen3ForCausalLM", loads("Eagle3Qwen3ForCausalLM", QWEN3), "fail", "ok"),
