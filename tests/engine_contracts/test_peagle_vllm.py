@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from ckptmorph.canonical import Drafter, Request
 from ckptmorph.predictions import Prediction
@@ -329,3 +330,14 @@ def test_each_type_of_the_nested_form_has_its_own_contract(release: str) -> None
     assert "architecture-not-supported" in codes(
         ask(release, shapes, config | {"speculators_model_type": "eagle3"})
     )
+
+
+@pytest.mark.parametrize("release", ALL)
+@pytest.mark.parametrize("form", ["absolute", "offset"])
+def test_a_map_of_a_full_head_is_applied_before_0_30_0(release: str, form: str) -> None:
+    full = Geometry(D=64)
+    shapes = {**with_stand_in(speculators_shapes(full), full), "d2t": ("I64", (full.V,))}
+    drafter = replace(means(full), map_form=form)
+    found = ask(release, shapes, parallel("flat", vllm_config(full)), drafter=drafter)
+    said_of_it = [f.code for f in found.findings if "applied to a full head" in f.message]
+    assert said_of_it == (["map-form-misread"] if form == "absolute" and release < "0.30" else [])
