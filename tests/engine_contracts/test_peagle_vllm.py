@@ -14,6 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from ckptmorph.canonical import Drafter, Request
+from ckptmorph.facts import Evidence, Known
 from ckptmorph.predictions import Prediction
 from ckptmorph.reader import read_drafter
 from ckptmorph.schema.registry import load_registry
@@ -341,3 +342,22 @@ def test_a_map_of_a_full_head_is_applied_before_0_30_0(release: str, form: str) 
     found = ask(release, shapes, parallel("flat", vllm_config(full)), drafter=drafter)
     said_of_it = [f.code for f in found.findings if "applied to a full head" in f.message]
     assert said_of_it == (["map-form-misread"] if form == "absolute" and release < "0.30" else [])
+
+
+@pytest.mark.parametrize("release", ALL)
+def test_states_that_the_config_does_not_name(release: str) -> None:
+    """capture.rules.default: state 2, the middle one, and state n - 3."""
+    shapes, config = with_stand_in(speculators_shapes(ONE)), parallel("flat", vllm_config(ONE))
+    silent = edited(config, {"eagle_aux_hidden_state_layer_ids": ABSENT})
+    assert ask(release, shapes, silent, n=32).captured == (2, 16, 29)
+
+
+@pytest.mark.parametrize("release", ALL)
+def test_the_scale_of_the_logits_is_read_at_the_top(release: str) -> None:
+    shapes, config = with_stand_in(speculators_shapes(ONE)), parallel("flat", vllm_config(ONE))
+    drafter = means()
+    drafter.facts["logit_scale"] = Known(value=0.5, evidence=Evidence(kind="user"))
+    kept = ask(release, shapes, {**config, "logit_scale": 0.5}, drafter=drafter)
+    lost = ask(release, shapes, config, drafter=drafter)
+    assert not any("logit_scale" in f.message for f in kept.findings)
+    assert any("logit_scale" in f.message for f in lost.findings)
