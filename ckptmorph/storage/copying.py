@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from ckptmorph.storage.ladder import BUFFER, STEP, Chunk, Ladder, Part, filled
 
 if TYPE_CHECKING:
     import queue
+    import threading
 
 # More sources than that are closed and opened again, to stay below the limit of open files.
 _MAX_OPEN = 64
@@ -97,7 +99,7 @@ class Copier:
         relay = None
         if self._readers and part.count >= STEP:
             self._relay = self._relay or Relay(self._readers)
-            relay = self._relay.read
+            relay = self._relay.read if self._relay.readers else None
         self.ladder.copy(part, self.fd, self.path, self.report, relay)
 
     def stop(self) -> None:
@@ -124,11 +126,19 @@ class Relay:
 
         self._asked: queue.SimpleQueue[tuple[Part, memoryview] | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[Read | CkptmorphError | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        with suppress(RuntimeError):  # no more threads for this user: as many as there are, or none
+            for _ in range(readers):
+                thread = threading.Thread(target=self._read, daemon=True)
+                thread.start()
+                self._threads.append(thread)
         # Few and small, so that they stay in the caches of the cores.
-        self._buffers = [memoryview(bytearray(BUFFER)) for _ in range(readers + 1)]
-        self._threads = [threading.Thread(target=self._read, daemon=True) for _ in range(readers)]
-        for thread in self._threads:
-            thread.start()
+        self._buffers = [memoryview(bytearray(BUFFER)) for _ in range(self.readers + 1)]
+
+    @property
+    def readers(self) -> int:
+        """How many threads read."""
+        return len(self._threads)
 
     def read(self, part: Part) -> Iterator[Chunk]:
         """A part in chunks, each good until the next one is asked for. Raises what `ladder.filled` raises."""

@@ -32,7 +32,7 @@ WORTH_TRYING = 128 << 20
 _CANNOT = {errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM}
 _FICLONERANGE = 0x4020940D  # linux/fs.h
 _RESERVE = (
-    0x4030582A  # FS_IOC_RESVSP64 of linux/falloc.h: blocks for a range, whatever the length of the file
+    0x4030582A  # FS_IOC_RESVSP64 of linux/falloc.h: blocks for a range; the file stays as long as it is
 )
 _BUFFERED = "read-write"
 _TRIALS = 2

@@ -586,6 +586,29 @@ def test_a_reader_that_dies_does_not_keep_anybody_waiting(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("allowed", [0, 1])
+def test_a_user_who_may_have_no_more_threads_is_served_with_fewer(
+    tmp_path: Path, small_steps: None, noise: bytes, monkeypatch: pytest.MonkeyPatch, allowed: int
+) -> None:
+    (tmp_path / "source").write_bytes(noise)
+    monkeypatch.setattr(
+        ladder.Ladder, "_choice", lambda self: setattr(self, "_trying", False) or "read-write"
+    )
+    real, started = threading.Thread.start, []
+
+    def start(self: threading.Thread) -> None:
+        if len(started) == allowed:
+            raise RuntimeError("can't start new thread")
+        started.append(self)
+        real(self)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    before = threading.active_count()
+    write_file(tmp_path / "out", b"h", [CopyRange(tmp_path / "source", 0, LARGE)], jobs=4, expected=LARGE)
+    assert (tmp_path / "out").read_bytes() == b"h" + noise
+    assert len(started) == allowed and threading.active_count() == before
+
+
 def test_a_source_that_is_cut_while_threads_copy(tmp_path: Path, small_steps: None, noise: bytes) -> None:
     (tmp_path / "source").write_bytes(noise)
     seen: list[int] = []
