@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ckptmorph.errors import did_you_mean
 from ckptmorph.findings import Finding, error, note
-from ckptmorph.names import Canon, Spelling, by_family, count_index, enumerate_tensors, read_as, shown_count
+from ckptmorph.names import Canon, Spelling, all_counts, by_family, count_index, enumerate_tensors, read_as
 from ckptmorph.schema.models import Algorithm, Layout
 from ckptmorph.schema.template import template
 
@@ -109,10 +109,7 @@ def match(
     present = set(names)
     out = Matched(counts=dict(earlier.counts) if earlier else count_index(hub, layout.names, present))
     before = earlier.found if earlier and not earlier.findings else {}
-    out.looked_for = counts = {**out.counts, **extra_counts}
-    for spec in hub.index.values():
-        if spec.count not in counts:
-            counts[spec.count] = shown_count(present)
+    out.looked_for = counts = all_counts(hub, {**out.counts, **extra_counts}, present)
     used: set[str] = set()
     lines = by_family(layout.names)
     for canon in enumerate_tensors(hub, counts):
@@ -160,9 +157,7 @@ def held(hub: Algorithm, layout: Layout, names: Iterable[str], families: Iterabl
     present, wanted, lines = set(names), list(families), by_family(layout.names)
     counts: dict[str, int] = {}
     if any(template(family).indices for family in wanted):
-        counts, shown = count_index(hub, layout.names, present), shown_count(present)
-        for spec in hub.index.values():
-            counts.setdefault(spec.count, shown)
+        counts = all_counts(hub, count_index(hub, layout.names, present), present)
     return {
         canon.family
         for canon in enumerate_tensors(hub, counts, wanted)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import lru_cache
 from operator import itemgetter
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
 
@@ -21,6 +21,27 @@ _PART = re.compile(r"^[0-9]{1,3}(?![^.\n])|(?<=\.)[0-9]{1,3}(?![^.\n])", re.MULT
 
 
 Layer = tuple[int, ...]
+V = TypeVar("V")
+
+
+class Kept(Generic[V]):
+    """What was worked out last about (parts of) schemas. These never change, so their identity is enough of a key."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._known: dict[tuple[int, Hashable], tuple[object, V]] = {}
+
+    def of(self, schema: object, question: Hashable, made: Callable[[], V]) -> V:
+        """The answer about a schema, from ``made`` when it is not known."""
+        key = (id(schema), question)
+        known = self._known.get(key)
+        if known is None:
+            if len(self._known) >= self._most:
+                for oldest in tuple(self._known)[:1]:
+                    self._known.pop(oldest, None)  # another thread may have done so
+            # The schema is held so that no other one gets its identity.
+            known = self._known[key] = (schema, made())
+        return known[1]
 
 
 class Canon(Struct, frozen=True):
@@ -90,9 +111,8 @@ def enumerate_tensors(
 
 
 #: Families that were enumerated last, because reading, writing and predicting ask for the same ones. Few, because each
-#: may have thousands of members; the schema is immutable, and held here so that no other gets its identity.
-_recent: dict[tuple[int, str, tuple[int | None, ...]], tuple[Algorithm, list[tuple[Layer, Canon]]]] = {}
-_RECENT = 256
+#: may have thousands of members.
+_recent: Kept[list[tuple[Layer, Canon]]] = Kept(256)
 
 
 def _members(
@@ -100,18 +120,17 @@ def _members(
 ) -> list[tuple[Layer, Canon]]:
     """The members of a family, each with what it is ordered by among all tensors: one beside the layers is first."""
     parsed = template(family)
-    key = (id(hub), family, tuple([counts.get(hub.index[name].count) for name in sorted(parsed.indices)]))
-    if key not in _recent:
+
+    def made() -> list[tuple[Layer, Canon]]:
         where = None if spec.where is None else parse(spec.where)
-        found = [
+        return [
             (tuple(index.values()) if index else (0,), Canon(parsed.fill(index), family, spec, index))
             for index in _indices(hub, parsed, counts)
             if where is None or where.truth(index)
         ]
-        if len(_recent) >= _RECENT:
-            del _recent[next(iter(_recent))]
-        _recent[key] = (hub, found)
-    return _recent[key][1]
+
+    known = tuple([counts.get(hub.index[name].count) for name in sorted(parsed.indices)])
+    return _recent.of(hub, (family, known), made)
 
 
 def _indices(hub: Algorithm, parsed: Template, counts: Mapping[str, int]) -> Iterator[dict[str, int]]:
@@ -189,14 +208,11 @@ class Way(Struct, frozen=True):
         if self.names is None:
             return _spelling(self.line, canon, env)
         name, also = self.names
-        if self.plain:
-            index = canon.index
-            others = tuple([other.fill(index) for other in also]) if also else ()
-            return Spelling(self.line, None if name is None else name.fill(index), others)
+        here = canon.index if self.plain else {**env, **canon.index}
         return Spelling(
             self.line,
-            None if name is None else name.fill(_env(name.indices, canon, env)),
-            tuple(other.fill(_env(other.indices, canon, env)) for other in also),
+            None if name is None else name.fill(here),
+            tuple([other.fill(here) for other in also]),
         )
 
 
@@ -273,18 +289,12 @@ class ByFamily(dict[str, list[Way]]):
         return found
 
 
-_by_family: dict[int, tuple[list[Name], ByFamily]] = {}
-_LISTS = 512
+_by_family: Kept[ByFamily] = Kept(512)
 
 
 def by_family(lines: list[Name]) -> ByFamily:
-    """The lines of a schema by family; the same list, which a schema never changes, is worked out once."""
-    known = _by_family.get(id(lines))
-    if known is None:  # the list is kept beside, so that no other one gets its identity
-        if len(_by_family) >= _LISTS:
-            del _by_family[next(iter(_by_family))]
-        known = _by_family[id(lines)] = (lines, ByFamily(lines))
-    return known[1]
+    """The lines of a schema by family; the same list is worked out once."""
+    return _by_family.of(lines, None, lambda: ByFamily(lines))
 
 
 def _true(condition: Expr, env: Mapping[str, Any]) -> bool:
@@ -325,6 +335,12 @@ def largest_number(names: Iterable[str]) -> int:
 def shown_count(names: Iterable[str]) -> int:
     """One more than the largest number that is a part of a name, if that is no number of something else."""
     return min(max(map(int, _PART.findall("\n".join(names))), default=-1) + 1, 64)
+
+
+def all_counts(hub: Algorithm, known: Mapping[str, int], names: Iterable[str]) -> dict[str, int]:
+    """The known counts, and for each other index the one that the names show."""
+    others = [spec.count for spec in hub.index.values() if spec.count not in known]
+    return {**known, **dict.fromkeys(others, shown_count(names) if others else 0)}
 
 
 def count_index(hub: Algorithm, lines: list[Name], present: Iterable[str]) -> dict[str, int]:
