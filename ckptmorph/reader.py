@@ -74,7 +74,7 @@ class _Reading:
         numbers = {name: known.value for name, known in early.values.items()}
         numbers.update({name: known.value for name, known in self.request.given.items()})
         defaults = computed_sizes(self.hub, self.entries)
-        equations = self.equations(first)
+        equations, wrong = self.equations(first)
         start = {s: (k, "tensor names") for s, k in first.counts.items()}
         masks = self._mask_names(first)
         weights = [eq for eq in equations if eq.tensor not in masks]
@@ -84,9 +84,10 @@ class _Reading:
         known = self._counts()
         if any(first.looked_for.get(count) != n for count, n in known.items()):
             self.matched = match(self.hub, self.layout, self.tensors, known, first)
-            equations = self.equations(self.matched)
+            equations, wrong = self.equations(self.matched)
         shapes = {name: tuple(t.shape) for name, t in self.tensors.items()}
-        self.drafter.findings += [*self.matched.findings, *check_shapes(equations, shapes, self.solved)]
+        wrong += [*self.matched.findings, *check_shapes(equations, shapes, self.solved)]
+        self.drafter.findings += wrong
         at = {name: known.evidence.at or name for name, known in early.values.items()}
         self.drafter.findings += compare_config(self.hub.dims, self._stated(early), at, self.solved)
         self._given_against_tensors()
@@ -149,26 +150,22 @@ class _Reading:
                 )
             )
 
-    def equations(self, matched: Matched) -> list[Equation]:
-        out: list[Equation] = []
+    def equations(self, matched: Matched) -> tuple[list[Equation], list[Finding]]:
+        out, wrong = list[Equation](), list[Finding]()
         for canon, spelt, name in matched.found.values():
             shape = tuple(self.tensors[name].shape)
             exprs = self._stored_exprs(canon, spelt.line, len(shape))
             if len(exprs) != len(shape):
-                self.drafter.findings.append(
-                    error(
-                        "shape-mismatch",
-                        f"{name} has shape {list(shape)}: {len(exprs)} dimensions are expected, not {len(shape)}",
-                        where=name,
-                        got=list(shape),
-                        next="ckptmorph inspect DRAFTER",
-                    )
+                text = (
+                    f"{name} has shape {list(shape)}: {len(exprs)} dimensions are expected, not {len(shape)}"
                 )
+                next_ = "ckptmorph inspect DRAFTER"
+                wrong.append(error("shape-mismatch", text, where=name, got=list(shape), next=next_))
                 continue
             for axis, (expr, size) in enumerate(zip(exprs, shape, strict=True)):
                 if axis or spelt.line.cut is None:
                     out.append(Equation(expr, canon.index, size, name, axis))
-        return out
+        return out, wrong
 
     def _stored_exprs(self, canon: Canon, line: Name, rank: int) -> list[Expr]:
         """The dimensions as stored: the layout's own shape, or a sum along the dimension of a concatenation."""

@@ -6,9 +6,14 @@ from typing import Any
 
 import pytest
 
-from ckptmorph.names import Canon, Shapes, count_index, enumerate_tensors, shown_count
+from ckptmorph.canonical import Request
+from ckptmorph.names import Canon, Kept, Shapes, count_index, enumerate_tensors, shown_count
+from ckptmorph.reader import read_drafter
 from ckptmorph.schema.models import Algorithm, Name
+from ckptmorph.schema.registry import load_registry
 from ckptmorph.schema.validate import read
+from tests.conversion.drafters import Geometry, speculators_config, speculators_shapes, values
+from tests.engine_contracts.looking import shaped
 
 NAMES = [Name(tensor="*", name="*")]
 
@@ -104,3 +109,25 @@ def test_shapes_follow_the_index_where_they_name_it() -> None:
         ]
     )
     assert (wide, narrow, plain) == ((10,), (5,), (4,))
+
+
+def test_answers_are_kept_by_identity_and_not_without_end() -> None:
+    kept: Kept[int] = Kept(2)
+    one, like_it = [1], [1]
+    assert (kept.of(one, "a", lambda: 1), kept.of(one, "a", lambda: 2)) == (1, 1)
+    assert kept.of(like_it, "a", lambda: 3) == 3  # equal, but another one
+    assert kept.of(one, "b", lambda: 4) == 4  # takes the place of the oldest
+    assert kept.of(one, "a", lambda: 5) == 5
+
+
+@pytest.mark.parametrize("extras", [frozenset[str](), frozenset({"fc_norm"})])
+def test_a_tensor_with_too_many_dimensions_is_named_once(extras: frozenset[str]) -> None:
+    """Without a norm per state the names show another number of states than fc, and all names are looked at again."""
+    geo = Geometry(extras=extras)
+    shapes = {**speculators_shapes(geo), "norm.weight": (geo.dtype, (1, geo.H))}
+    registry = load_registry()
+    drafter = read_drafter(
+        registry, registry.layout("eagle3", "speculators"), shaped(shapes), speculators_config(geo),
+        lambda name: values(name, *shapes[name], geo), Request(),
+    )  # fmt: skip
+    assert [(f.code, f.where) for f in drafter.errors] == [("shape-mismatch", "norm.weight")]
