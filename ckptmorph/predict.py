@@ -184,14 +184,7 @@ class TensorPrediction:
 
     def _loaded(self, canon: Canon, name: str, provided: Provided | None) -> Treated:
         got, expected = tuple(self.tensors[name].shape), self._shapes.of(canon)
-        lines = [spelling.line for spelling in self._spellings(canon)]
-        if got != expected and any(line.concat is not None for line in lines):
-            expected = None  # stored in another form; the layout's own reading has checked its shape
-        viewed = expected is not None and prod(got) in (
-            1,
-            prod(expected),
-        )  # as many numbers, or one for all places
-        if viewed and any(line.shape is not None for line in lines):
+        if expected is not None and got != expected and self._other_form(canon, got, expected):
             expected = None
         if provided is not None and (provided.skipped or provided.if_present == "dropped"):
             expected = None  # nothing looks at it
@@ -209,6 +202,13 @@ class TensorPrediction:
                 name=name, fate="loaded", parameter=canon.name, why=provided.because, source=source
             )
         return Treated(name=name, fate="loaded", parameter=canon.name)
+
+    def _other_form(self, canon: Canon, got: tuple[int, ...], expected: tuple[int, ...]) -> bool:
+        """Whether it is stored in another form: joined with others, or as many numbers (or one for all places)."""
+        lines = [spelling.line for spelling in self._spellings(canon)]
+        if any(line.concat is not None for line in lines):
+            return True  # the layout's own reading has checked its shape
+        return prod(got) in (1, prod(expected)) and any(line.shape is not None for line in lines)
 
     def _misshapen(self, canon: Canon, name: str, got: tuple[int, ...], expected: tuple[int, ...]) -> Treated:
         rules = [

@@ -122,11 +122,11 @@ class _Writing:
 
     def _zeros(self, canon: Canon, line: Name) -> Node | None:
         """Zeros for a tensor that this layout cannot be without, in the dtype of the tensor that the line names."""
-        shape = canon.shape(self.env) if line.zeros_like is not None else None
-        if line.zeros_like is None or shape is None:
+        if line.zeros_like is None:
             return None
         like = self.drafter.tensors.get(template(line.zeros_like).fill(canon.index))
-        return None if like is None else Fill(value="zeros", dtype=like.dtype, shape=shape)
+        shape = canon.shape(self.env)
+        return None if like is None or shape is None else Fill(value="zeros", dtype=like.dtype, shape=shape)
 
     def _drop(self, canon: Canon, why: str) -> None:
         self.out.dropped[self.drafter.names.get(canon.name, canon.name)] = why
