@@ -46,7 +46,7 @@ class Stated(Struct, frozen=True):
     form: str | None
 
 
-class Beside(Struct, frozen=True):
+class SideMaps(Struct, frozen=True):
     """What trainers left beside the weights.
 
     Attributes:
@@ -62,7 +62,7 @@ class Beside(Struct, frozen=True):
     others: tuple[Stated, ...] = ()
 
 
-def with_side_maps(registry: Registry, folder: Folder, layout: Layout) -> Beside:
+def with_side_maps(registry: Registry, folder: Folder, layout: Layout) -> SideMaps:
     """The folder with the map and the mask that a trainer left beside it, when its weights hold neither.
 
     Raises:
@@ -72,7 +72,7 @@ def with_side_maps(registry: Registry, folder: Folder, layout: Layout) -> Beside
     names = _spelt(registry, layout)
     short = strip_prefixes(folder.tensors, registry.wrapper_prefixes(), layout.prefixes).real
     if not names:
-        return Beside(folder)
+        return SideMaps(folder)
     own = any(name in short for name in names.values())
     lead = next((full.removesuffix(name) for name, full in short.items() if full.endswith(name)), "")
     form, told, others = None, list[Finding](), list[Stated]()
@@ -105,7 +105,7 @@ def with_side_maps(registry: Registry, folder: Folder, layout: Layout) -> Beside
             told.append(note("map-beside", text, where=file))
             tensors = folder.tensors | used.tensors
             folder = replace(folder, tensors=tensors, side={**folder.side, file: used})
-    return Beside(folder, form, told, tuple(others))
+    return SideMaps(folder, form, told, tuple(others))
 
 
 def compare_side_maps(drafter: Drafter, folder: Folder, others: Iterable[Stated]) -> list[Finding]:

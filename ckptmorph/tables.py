@@ -76,13 +76,12 @@ def compare_tables(
         if not isinstance(node, Source) or node.dtype not in WIDTHS or len(node.shape) != 2:
             drafter.compared[wanted] = _not(blank, "it is not stored as one matrix of floats")
             continue
-        reason = (
-            why or f"the target has none of {', '.join((reading.tables if reading else {}).get(wanted, ()))}"
-        )
         with folder.opened(node.tensor) as part:
             ours = _Matrix(node, part)
             table = found.get(wanted)
             if table is None:
+                names = reading.tables.get(wanted, ()) if reading is not None else ()
+                reason = why or f"the target has none of {', '.join(names)}"
                 drafter.compared[wanted] = _by_itself(_not(blank, reason), ours)
                 continue
             try:

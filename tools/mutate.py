@@ -76,6 +76,11 @@ class Judge:
         return seen
 
     @cached_property
+    def title(self) -> frozenset[str]:
+        """The words of its name."""
+        return _words(self.name)
+
+    @cached_property
     def words(self) -> frozenset[str]:
         """What it speaks of."""
         return _words(f"{self.name} {self.arguments}")
@@ -253,7 +258,7 @@ class Bench:
             return -sum(1 / self.said[word] for word in judge.words & speaks_of)
 
         def near(judge: Judge) -> tuple[bool, int]:
-            return judge.elsewhere(mutant), -len(_words(judge.name) & subject)
+            return judge.elsewhere(mutant), -len(judge.title & subject)
 
         rest = sorted(_in_turns(sorted(self.judges, key=order)), key=near)
         for judge in [*favourites[:8], *rest]:
