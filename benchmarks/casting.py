@@ -18,7 +18,8 @@ from ckptmorph.ops.compute import compute
 from ckptmorph.ops.nodes import Cast, Source
 from ckptmorph.storage.folder import open_folder
 from ckptmorph.storage.header import encode_header
-from ckptmorph.storage.writer import Produced, write_file
+from ckptmorph.storage.computing import Produced
+from ckptmorph.storage.writer import write_file
 folder = open_folder(Path(sys.argv[1]))
 nodes = {
     name: Cast(of=Source(tensor=name, dtype=info.dtype, shape=info.shape), dtype="F16")
@@ -27,7 +28,7 @@ nodes = {
 }
 header = encode_header([(name, node.dtype, node.shape) for name, node in nodes.items()], {"format": "pt"})
 pieces = [Produced(node.nbytes, lambda node=node: compute(node, folder.read)) for node in nodes.values()]
-write_file(Path(sys.argv[2]), header, pieces, sync=False)
+write_file(Path(sys.argv[2]), header, pieces, sync=False, jobs=2)
 """
 
 

@@ -185,7 +185,8 @@ def convert(
             The old ones are kept, and `restore` brings them back.
         hash: record the sha256 of the source files.
         fsync: wait until the output is on the disk. Without it, a power cut can leave half of it.
-        jobs: threads that work on one large file: one writes, the others read ahead of it.
+        jobs: threads for one large file: one writes, the others read ahead of it; or so many compute, each another
+            tensor.
         progress: called with the number of bytes written since its last call.
 
     Raises:

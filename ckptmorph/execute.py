@@ -22,6 +22,7 @@ from ckptmorph.provenance import (
 from ckptmorph.schema.registry import Registry
 from ckptmorph.selfcheck import checked, reopened
 from ckptmorph.sources import Source
+from ckptmorph.storage.computing import Produced
 from ckptmorph.storage.files import os_errors, reading, source_changed
 from ckptmorph.storage.folder import Folder
 from ckptmorph.storage.header import encode_header
@@ -31,7 +32,6 @@ from ckptmorph.storage.space import check_space
 from ckptmorph.storage.writer import (
     CopyRange,
     Piece,
-    Produced,
     begin_like,
     copy_file,
     write_bytes,

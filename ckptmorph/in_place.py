@@ -25,6 +25,7 @@ from ckptmorph.schema.registry import Registry
 from ckptmorph.selfcheck import checked
 from ckptmorph.sources import PathLike, Source, Wish, open_source, path_of
 from ckptmorph.storage import journal
+from ckptmorph.storage.computing import Produced
 from ckptmorph.storage.files import (
     close_quietly,
     is_there,
@@ -46,7 +47,7 @@ from ckptmorph.storage.patching import Patched, open_own, refuse_shared, save
 from ckptmorph.storage.signals import ending_signals_raise
 from ckptmorph.storage.space import check_space
 from ckptmorph.storage.target import check_is_folder, real_target
-from ckptmorph.storage.writer import CopyRange, Piece, Produced, write_bytes, write_file
+from ckptmorph.storage.writer import CopyRange, Piece, write_bytes, write_file
 
 _ELSEWHERE = "convert into a new folder"
 

@@ -106,7 +106,7 @@ def plan(drafter: Path, as_json: bool, quiet: bool, verbose: bool, **kwargs: Any
     type=click.IntRange(1, 64),
     default=2,
     show_default=True,
-    help="Threads that work on one large file: one writes, the others read ahead.",
+    help="Threads for one large file: one writes, the others read ahead; or so many compute.",
 )
 @common
 def convert(

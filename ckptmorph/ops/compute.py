@@ -28,11 +28,15 @@ Read = Callable[[str, int, int], bytes]
 
 Chunk = bytes | memoryview
 
+#: Bytes held at once: what is allocated for them stays in the caches, and is used again by the next; of eight times as
+#: many the system takes the pages away and gives new ones each time, which took twice as long as all the rest.
+WINDOW = 1 << 20
+
 _ONES = {"F8_E4M3": b"\x38", "F8_E5M2": b"\x3c", "BF16": b"\x80\x3f", "F16": b"\x00\x3c", "BOOL": b"\x01"}
 _ONES |= {"F32": struct.pack("<f", 1), "F64": struct.pack("<d", 1)}
 
 
-def compute(node: Node, read: Read, *, window: int = 8 << 20) -> Iterator[Chunk]:
+def compute(node: Node, read: Read, *, window: int = WINDOW) -> Iterator[Chunk]:
     """The bytes of a node, in order, as chunks of at most ``window`` bytes (or one element).
 
     Args:

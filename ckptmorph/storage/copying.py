@@ -74,7 +74,7 @@ class Copier:
         self, fd: int, path: Path, sources: Sources, total: int, jobs: int, report: Callable[[int], None]
     ) -> None:
         """Args: the new file, open for writing; ``total``: bytes that there will be to copy; ``jobs``: threads."""
-        self.fd, self.path, self.sources, self.report = fd, path, sources, report
+        self.fd, self.path, self.sources, self.jobs, self.report = fd, path, sources, jobs, report
         self.ladder = Ladder(total)
         self._readers = jobs - 1 if total >= 2 * STEP else 0
         self._relay: Relay | None = None

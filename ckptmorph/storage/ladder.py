@@ -126,8 +126,7 @@ class Ladder:
         Raises:
             IOFailure: ``source-changed`` when the source is shorter, ``no-space`` and the like.
         """
-        if part.count >= STEP:
-            _reserve(target, part)
+        reserve(target, part.at, part.count)
         first = 0
         while first < part.count:
             name = self._choice()
@@ -179,13 +178,13 @@ class Ladder:
         return best
 
 
-def _reserve(target: int, part: Part) -> None:
-    """Have the blocks of a long part found at once: the writes are cheaper then."""
+def reserve(target: int, at: int, count: int) -> None:
+    """Have the blocks of many bytes found at once: the writes are cheaper then."""
+    if count < STEP:
+        return
     # Not posix_fallocate, which writes into every block where the file system cannot do this.
     with suppress(OSError):  # whatever the reason, writing will say what is wrong
-        fcntl.ioctl(
-            target, _RESERVE, struct.pack("hhqqiI4i", 0, os.SEEK_SET, part.at, part.count, 0, 0, 0, 0, 0, 0)
-        )
+        fcntl.ioctl(target, _RESERVE, struct.pack("hhqqiI4i", 0, os.SEEK_SET, at, count, 0, 0, 0, 0, 0, 0))
 
 
 def filled(part: Part, buffer: memoryview) -> memoryview:

@@ -10,15 +10,11 @@ from pathlib import Path
 from msgspec import Struct
 
 from ckptmorph.errors import InternalError
+from ckptmorph.storage.computing import Produced, computed
 from ckptmorph.storage.copying import Copier, Sources
 from ckptmorph.storage.files import checked_path, os_errors, reading
 from ckptmorph.storage.header import BLOCK
-from ckptmorph.storage.ladder import write_at
-
-Chunk = bytes | memoryview
-
-# Below this many bytes there is nothing to gain from computing and writing at the same time.
-_WORTH_A_THREAD = 32 << 20
+from ckptmorph.storage.ladder import reserve, write_at
 
 
 class CopyRange(Struct, frozen=True):
@@ -27,13 +23,6 @@ class CopyRange(Struct, frozen=True):
     path: Path
     start: int
     stop: int
-
-
-class Produced(Struct, frozen=True):
-    """``nbytes`` computed bytes; ``chunks`` starts computing them, one buffer after the other."""
-
-    nbytes: int
-    chunks: Callable[[], Iterator[Chunk]]
 
 
 Piece = CopyRange | Produced
@@ -71,7 +60,7 @@ def write_file(
         pieces: what follows, in order; consumed lazily.
         progress: called with the number of bytes just written, also for the header.
         sync: fsync it.
-        jobs: threads that work on a large file: one writes, the others read.
+        jobs: threads for a large file: one writes while the others read; as many compute while one writes.
         expected: bytes that there will be to copy, for whether threads and trying out are worth while.
 
     Raises:
@@ -94,17 +83,28 @@ def write_file(
 
 def _written(pieces: Iterable[Piece], fd: int, path: Path, at: int, copier: Copier) -> tuple[int, int]:
     """Write the pieces from a position on; how many bytes were copied and computed."""
-    copied = computed = 0
+    copied = made = 0
+    together: list[Produced] = []
     for piece in pieces:
-        if isinstance(piece, CopyRange):
-            copier.copy(piece.path, piece.start, piece.stop, at)
-            at += piece.stop - piece.start
-            copied += piece.stop - piece.start
-        else:
-            _compute(piece, fd, path, at, copier.report)
-            at += piece.nbytes
-            computed += piece.nbytes
-    return copied, computed
+        if isinstance(piece, Produced):
+            together.append(piece)
+            continue
+        made += _compute(together, fd, path, at + copied + made, copier)
+        together.clear()
+        copier.copy(piece.path, piece.start, piece.stop, at + copied + made)
+        copied += piece.stop - piece.start
+    return copied, made + _compute(together, fd, path, at + copied + made, copier)
+
+
+def _compute(pieces: list[Produced], fd: int, path: Path, at: int, copier: Copier) -> int:
+    """Write computed pieces that follow each other; how many bytes they take."""
+    total = sum(piece.nbytes for piece in pieces)
+    reserve(fd, at, total)
+    with computed(pieces, copier.jobs, path.name) as chunks:
+        for chunk, place in chunks:
+            write_at(fd, chunk, at + place, path)
+            copier.report(len(chunk))
+    return total
 
 
 def copy_file(source: Path, path: Path, *, sync: bool = True) -> WriteStats:
@@ -189,31 +189,6 @@ def _created(path: Path, sync: bool) -> Iterator[int]:
 def _unlink(path: Path) -> None:
     with suppress(OSError):
         os.unlink(path)
-
-
-def _compute(piece: Produced, fd: int, path: Path, at: int, report: Callable[[int], None]) -> None:
-    done = 0
-    chunks = piece.chunks()
-    for chunk in _ahead(chunks) if piece.nbytes >= _WORTH_A_THREAD else chunks:
-        done += len(chunk)
-        if done > piece.nbytes:
-            break
-        write_at(fd, chunk, at + done - len(chunk), path)
-        report(len(chunk))
-    if done != piece.nbytes:
-        text = f"A tensor was to take {piece.nbytes} bytes, but {done} or more were computed."
-        raise InternalError(text, code="piece-size", where=path.name, expected=piece.nbytes, got=done)
-
-
-def _ahead(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
-    """The same chunks; while one is being written the next one is computed."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(1) as pool:
-        coming = pool.submit(next, chunks, None)
-        while (chunk := coming.result()) is not None:
-            coming = pool.submit(next, chunks, None)
-            yield chunk
 
 
 def _ignore(nbytes: int) -> None:

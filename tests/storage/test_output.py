@@ -430,7 +430,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from ckptmorph.storage import output
 from ckptmorph.storage.output import atomic_folder, restore
-from ckptmorph.storage.writer import Produced, write_file
+from ckptmorph.storage.computing import Produced
+from ckptmorph.storage.writer import write_file
 
 def chunks():
     yield b"x" * 1000

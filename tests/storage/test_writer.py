@@ -16,8 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ckptmorph.errors import CkptmorphError, InputError, InternalError, IOFailure
-from ckptmorph.storage import copying, ladder, writer
-from ckptmorph.storage.writer import CopyRange, Piece, Produced, merged, write_bytes, write_file
+from ckptmorph.storage import copying, ladder
+from ckptmorph.storage.computing import Produced
+from ckptmorph.storage.writer import CopyRange, Piece, merged, write_bytes, write_file
 from tests.storage.helpers import run_child, snapshot
 
 DATA = bytes(range(256)) * 40
@@ -279,15 +280,12 @@ def test_each_source_is_opened_once_and_only_so_many_at_a_time(
     assert (tmp_path / "out-2").read_bytes() == bytes(range(100))
 
 
-@pytest.mark.parametrize("large", [False, True])
 @pytest.mark.parametrize(
     ("chunks", "nbytes"), [((b"ab", b"c"), 4), ((b"ab", b"c"), 2), ((), 1), ((b"a",), 0)]
 )
 def test_computed_bytes_must_be_as_many_as_announced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunks: tuple[bytes, ...], nbytes: int, large: bool
+    tmp_path: Path, chunks: tuple[bytes, ...], nbytes: int
 ) -> None:
-    if large:
-        monkeypatch.setattr(writer, "_WORTH_A_THREAD", 0)
     with pytest.raises(InternalError) as caught:
         write_file(tmp_path / "out", b"h", [produced(*chunks, nbytes=nbytes)])
     assert caught.value.code == "piece-size"
@@ -537,12 +535,10 @@ def test_the_place_of_a_long_part_is_reserved(
     assert places == [(4, LARGE)]  # what is short is not worth a call
 
 
-def test_reserving_changes_no_length(tmp_path: Path, noise: bytes) -> None:
+def test_reserving_changes_no_length(tmp_path: Path) -> None:
     """On a real file system, whether it can do that or not."""
-    (tmp_path / "source").write_bytes(noise)
-    with (tmp_path / "source").open("rb") as source, (tmp_path / "out").open("wb") as out:
-        part = ladder.Part(source.fileno(), tmp_path / "source", 0, 100, LARGE)
-        ladder._reserve(out.fileno(), part)
+    with (tmp_path / "out").open("wb") as out:
+        ladder.reserve(out.fileno(), 100, LARGE)
         assert os.fstat(out.fileno()).st_size == 0
 
 
@@ -680,44 +676,3 @@ def test_blocks_that_lie_otherwise_are_copied(
     monkeypatch.setattr(ladder.fcntl, "ioctl", disk.ioctl)
     write_file(tmp_path / "out", b"h" * header, [CopyRange(tmp_path / "source", shift, LARGE)])
     assert disk.calls == [] and (tmp_path / "out").read_bytes()[header:] == noise[shift:]
-
-
-def test_the_next_chunk_is_computed_while_one_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One at a time, so that memory is bounded: the third is not begun before the first is written."""
-    monkeypatch.setattr(writer, "_WORTH_A_THREAD", 0)
-    begun = [threading.Event() for _ in range(3)]
-
-    def chunks() -> Iterator[bytes]:
-        for k in range(3):
-            begun[k].set()
-            yield bytes([k])
-
-    seen: list[tuple[bool, bool]] = []
-    write_at = writer.write_at
-
-    def slow(fd: int, data: bytes, at: int, path: Path) -> None:
-        if data == b"\0":
-            seen.append((begun[1].wait(60), begun[2].wait(0.05)))
-        write_at(fd, data, at, path)
-
-    monkeypatch.setattr(writer, "write_at", slow)
-    write_file(tmp_path / "out", b"h", [Produced(3, chunks)])
-    assert (tmp_path / "out").read_bytes() == b"h\0\1\2"
-    assert seen == [(True, False)]
-
-
-def test_what_goes_wrong_while_computing_ahead_leaves_no_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(writer, "_WORTH_A_THREAD", 0)
-
-    def chunks() -> Iterator[bytes]:
-        yield b"a"
-        raise InputError("no more", code="d2t-invalid")
-
-    with pytest.raises(InputError) as caught:
-        write_file(tmp_path / "out", b"h", [Produced(2, chunks)])
-    assert caught.value.code == "d2t-invalid"
-    assert os.listdir(tmp_path) == []
