@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -86,6 +85,8 @@ class _Steps:
 
 def _asked(wish: Wish, command: str) -> Wish:
     """The wish of a command that was proposed, with the options that were given to this one."""
+    import shlex
+
     words = shlex.split(command)[4:]  # after: ckptmorph convert DRAFTER OUT
     options = list(zip(words[::2], words[1::2], strict=True))
     facts = dict(value.split("=", 1) for name, value in options if name == "--set")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from shlex import quote
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -113,6 +112,8 @@ def compare_side_maps(drafter: Drafter, folder: Folder, others: Iterable[Stated]
 
     Nothing is said of a drafter whose own map is refused.
     """
+    from shlex import quote
+
     ids = drafter.target_ids
     canon = next(
         (n for n, c in drafter.canon.items() if c.spec.kind != "weight" and n in drafter.names), None

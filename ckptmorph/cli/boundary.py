@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 from typing import Any
 
@@ -111,6 +110,8 @@ def _stopped(code: str, exit_code: int, args: Sequence[str]) -> int:
 
 def _fail(exc: CkptmorphError, args: Sequence[str]) -> int:
     if os.environ.get("CKPTMORPH_DEBUG") == "1":
+        import traceback
+
         streams.talk("".join(traceback.format_exception(sys.exc_info()[1] or exc)))
     if _wants_json(args) and exc.code != streams.OUTPUT:
         _json_error(exc, exc.exit_code, args)

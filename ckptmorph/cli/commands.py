@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -161,6 +160,8 @@ def _say_what_was_kept(out: Path) -> None:
 
     kept = backup_of(out)
     if is_folder(kept):
+        import shlex
+
         step = f"ckptmorph restore {shlex.quote(str(out))}"
         streams.talk(f"what was there before is in {kept}; bring it back with {step}\n")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -99,11 +98,11 @@ def table(rows: Sequence[tuple[str, ...]], *, indent: str = "  ") -> str:
     if not rows:
         return ""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
-    width = (
-        shutil.get_terminal_size((160, 24)).columns
-        if sys.stdout is not None and sys.stdout.isatty()
-        else 10_000
-    )
+    width = 10_000
+    if sys.stdout is not None and sys.stdout.isatty():
+        import shutil
+
+        width = shutil.get_terminal_size((160, 24)).columns
     out = []
     for row in rows:
         cells = [cell.ljust(w) for cell, w in zip(row, widths, strict=False)]

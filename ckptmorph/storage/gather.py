@@ -5,7 +5,6 @@ Files are mapped into memory, which the system takes back whenever it likes; wha
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections.abc import Callable, Iterator
 from itertools import product
@@ -108,6 +107,8 @@ class _Mapped:
         self.path = path
 
     def __enter__(self) -> memoryview:
+        import mmap
+
         fd = open_regular(self.path)
         try:
             if size_of(self.path, fd) == 0:

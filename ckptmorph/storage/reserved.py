@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import secrets
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -58,7 +57,7 @@ def reserve(out: Path) -> Reserved:
         IOFailure: the parent folder cannot be written to.
     """
     for _ in range(_TRIES):
-        path = out.parent / f".{out.name}{_MARK}{secrets.token_hex(4)}"
+        path = out.parent / f".{out.name}{_MARK}{os.urandom(4).hex()}"
         lock = _lock_of(path)
         if os.path.lexists(path) or os.path.lexists(lock):
             continue

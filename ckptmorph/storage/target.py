@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import stat
 from collections.abc import Iterable
 from pathlib import Path
@@ -55,6 +54,8 @@ def check_target(target: Path, *, overwrite: bool, sources: Iterable[Path]) -> N
         raise _refused("output-in-hub-cache", problem, next="choose an output outside of the cache")
     if overwrite and os.path.lexists(backup_of(target)):
         problem = f"{backup_of(target)} exists: {target} was overwritten before"
+        import shlex
+
         command = f"ckptmorph restore {shlex.quote(str(target))}"
         raise _refused("backup-exists", problem, next=step(command, "or delete the backup"))
     if not overwrite and holds_something(target):
